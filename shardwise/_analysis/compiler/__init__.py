@@ -1,1 +1,1 @@
-"""What XLA makes of a program: compiled for virtual devices, its collectives read off the HLO."""
+"""Compile a program for virtual devices with XLA, and read its collectives off the HLO."""

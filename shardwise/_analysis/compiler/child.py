@@ -1,7 +1,7 @@
-"""The process that compiles: started by `worker`, ended when its standard input is closed.
+"""The compiling process: started by `worker`, ends when its standard input is closed.
 
 It compiles one module after the other, each into a folder that the caller made. A thread reads the
-requests, so that the process ends with its parent also while it is compiling.
+requests, so that the process ends with its parent even while it is compiling.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .messages import Request, receive, send
 def main() -> None:
     """Serve requests until standard input ends."""
     requests, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what anything prints must not come between the answers
+    os.dup2(2, 1)  # printed text must not mix with the answers
     pending: queue.Queue[Request] = queue.Queue()
     threading.Thread(target=_read, args=(requests, pending), daemon=True).start()
     while True:
@@ -38,7 +38,7 @@ def _read(requests: BinaryIO, pending: queue.Queue[Request]) -> None:
 
 
 def _compile(request: Request) -> str:
-    """Compile one module; return the compiler's error, or nothing."""
+    """Compile one module; return the compiler's error, or an empty string."""
     from ..._jax.compiling import compile_into
 
     with _logging_to(Path(request.folder, "log")):
@@ -51,7 +51,7 @@ def _compile(request: Request) -> str:
 
 @contextlib.contextmanager
 def _logging_to(path: Path) -> Iterator[None]:
-    """Send what the compiler logs, which goes to file descriptor 2, to a file."""
+    """Redirect the compiler's log, which goes to file descriptor 2, to a file."""
     sys.stderr.flush()
     kept = os.dup(2)
     with path.open("wb") as file:

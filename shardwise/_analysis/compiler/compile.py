@@ -1,4 +1,4 @@
-"""Compile a traced program for its mesh, and read what the compiler made of it."""
+"""Compile a traced program for its mesh, and read the compiler's output."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ class Input:
     spec: PartitionSpec
     donated: bool
     said: bool
-    """Whether the argument or `in_specs=` says how it is sharded, and not the program."""
+    """Whether the sharding is given by the argument or `in_specs=`, not by the program."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Compiled:
-    """What the compiler made of a program."""
+    """A compiled program."""
 
     mesh: Mapping[str, int]
     devices: int
@@ -44,17 +44,17 @@ class Compiled:
 
     @functools.cached_property
     def module(self) -> Module:
-        """What one device runs."""
+        """The HLO that one device runs."""
         return parse(self.files.optimized)
 
     @functools.cached_property
     def whole(self) -> Module:
-        """The program of the whole arrays, with the sharding of each operation's result."""
+        """The HLO of the whole program before partitioning, with the sharding of each result."""
         return parse(self.files.propagated)
 
     @functools.cached_property
     def schedule(self) -> list[Node]:
-        """What one device runs, from top to bottom."""
+        """What one device runs, in order."""
         return Reader(self.module, self.mesh, self.devices).schedule()
 
     @functools.cached_property
@@ -64,11 +64,11 @@ class Compiled:
 
     @functools.cached_property
     def origins(self) -> Origins:
-        """Which inputs are behind the arrays of what one device runs."""
+        """The inputs behind the arrays of the HLO that one device runs."""
         return Origins(self.module)
 
     def argument(self, sent: Sent) -> str:
-        """The path of the argument that is sent, where nothing has been computed from it yet."""
+        """Return the path of the argument that is sent, or empty if it is a computed value."""
         computation = self.module.computations[sent.computation]
         source = computation.get(sent.operand)
         number = None if source is None else self.origins.of(source, sent.computation)
@@ -76,15 +76,15 @@ class Compiled:
 
     @property
     def peak(self) -> int | None:
-        """Bytes that the buffer assignment takes: arguments, results and temporary values."""
+        """Bytes of the buffer assignment: arguments, results and temporary values."""
         match = re.search(r"Total bytes: (\d+)", self.files.memory)
         return int(match[1]) if match else None
 
 
 def mesh_of(traced: Traced, mesh: Mesh | AbstractMesh | None) -> Mesh | AbstractMesh | None:
-    """The mesh that a program is compiled for: the one with devices, if it names one itself.
+    """Return the mesh to compile for; if the program itself names one with devices, that one.
 
-    Left out, it is the mesh of the program's own shardings, or that of its arguments.
+    By default it is the mesh of the program's own shardings, or of its arguments.
     """
     own = meshes_in(traced.program.jaxpr)
     held = [getattr(value, "sharding", None) for value in traced.values]
@@ -96,11 +96,11 @@ def mesh_of(traced: Traced, mesh: Mesh | AbstractMesh | None) -> Mesh | Abstract
 
 
 def inputs_of(traced: Traced, otherwise: Sequence[PartitionSpec] = ()) -> list[Input]:
-    """How each input is sharded: as it says, as `in_specs=` do, or as the program first asks.
+    """Return how each input is sharded: by itself, by `in_specs=`, or by its use in the program.
 
     Args:
         traced: The program.
-        otherwise: For each argument, how it is sharded where nothing says so.
+        otherwise: For each argument, its sharding if nothing else determines it.
     """
     paths = traced.argument_paths
     missing = len(traced.values) - len(paths)
@@ -126,9 +126,9 @@ def compiled(
     mesh: Mesh | AbstractMesh,
     constrained: Mapping[int, PartitionSpec] | None = None,
 ) -> Compiled:
-    """Compile a program for the mesh; raise `CompileError` where that fails.
+    """Compile a program for the mesh; raise `CompileError` if that fails.
 
-    With `constrained`, some inputs are constrained to another sharding before anything else.
+    With `constrained`, some inputs are first constrained to another sharding.
     """
     worker.start()
     types = traced.program.arguments
@@ -145,7 +145,7 @@ def compiled(
 
 
 def _refuse_uneven(one: Input, shape: Sequence[int], mesh: Mesh | AbstractMesh) -> None:
-    """Refuse an argument that does not divide as its spec says."""
+    """Raise unless the dimensions of an argument are divisible as its spec requires."""
     for size, names in zip(shape, split_over(one.spec), strict=False):
         parts = math.prod(mesh.shape[name] for name in names)
         if size % parts:

@@ -1,6 +1,6 @@
-"""Groups of device numbers as the compiler writes them, and the mesh axes that they run along.
+"""Parse groups of device numbers in HLO, and find the mesh axes along which they run.
 
-XLA numbers devices in mesh order: the last axis runs fastest.
+XLA numbers devices in mesh order, the last axis fastest.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import numpy as np
 from ..._base.errors import UnsupportedError, explain_error
 
 Groups = list[list[int]]
-"""Devices that exchange something with each other, in their order."""
+"""Devices that exchange something with each other, in order."""
 
 
 def replica_groups(attributes: str, devices: int) -> Groups:
-    """The groups of a collective, from any of the notations of `replica_groups=`."""
+    """Return the groups of a collective, from any notation of `replica_groups=`."""
     if match := _MESH.search(attributes):
         groups = _along_axes(match["sizes"], match["axes"])
         if match["ids"] is None:
@@ -48,7 +48,7 @@ _MESH = re.compile(
     r"replica_groups=mesh\[(?P<sizes>[^\]]*)\](?:,? device_ids=\((?P<ids>[^)]*\)?)\))?"
     r" ?\{(?P<axes>[^}]*)\}"
 )
-"""Groups along the axes of a mesh that XLA makes up, with the order of its devices."""
+"""Groups along the axes of a mesh that XLA generated, with the order of its devices."""
 
 
 def _count(sizes: str) -> int:
@@ -56,14 +56,14 @@ def _count(sizes: str) -> int:
 
 
 def permuted(attributes: str) -> list[tuple[int, int]]:
-    """The sources and targets of a collective permute that go to another device."""
+    """Return the sources and targets of a collective permute, without those that stay in place."""
     match = re.search(r"source_target_pairs=\{((?:\{\d+,\d+\},?)*)\}", attributes)
     pairs = re.findall(r"\{(\d+),(\d+)\}", match[1]) if match else ()
     return [(int(a), int(b)) for a, b in pairs if a != b]
 
 
 def iota(text: str) -> np.ndarray:
-    """Device numbers in the notation `[4,2]<=[2,4]T(1,0)`: counted, transposed, reshaped."""
+    """Return device numbers from a notation like `[4,2]<=[2,4]T(1,0)`: iota, transpose, reshape."""
     match = re.match(r"\[([\d,]+)\](?:<=\[([\d,]+)\](?:T\(([\d,]+)\))?|([\d,]+))", text)
     assert match, f"not a tile assignment: {text}"
     shape = _numbers(match[1])
@@ -76,10 +76,10 @@ def iota(text: str) -> np.ndarray:
 
 
 def _along_axes(sizes: str, names: str) -> Groups:
-    """Groups in the notation `mesh['a'=4,'b'=2] {'b'}`, or of a part of one: `{'a':(1)2}`."""
+    """Return groups from the notation `mesh['a'=4,'b'=2] {'b'}`, or of a sub-axis: `{'a':(1)2}`."""
     mesh = {name: int(size) for name, size in re.findall(r"'([^']+)'=(\d+)", sizes)}
     chosen = re.findall(r"'([^']+)'(?::\((\d+)\)(\d+))?", names)
-    order: list[tuple[str, int, int]] = []  # every axis cut into the parts that are named
+    order: list[tuple[str, int, int]] = []  # every axis, split into the named sub-axes
     for name, size in mesh.items():
         cuts = [(int(before), int(n)) for axis, before, n in chosen if axis == name and n]
         order += _parts(name, size, cuts)
@@ -92,7 +92,7 @@ def _along_axes(sizes: str, names: str) -> Groups:
 
 
 def _parts(name: str, size: int, cuts: Sequence[tuple[int, int]]) -> list[tuple[str, int, int]]:
-    """An axis as parts, the slowest first; each with the product of those before it."""
+    """Split an axis into sub-axes, the slowest first, each with the product of those before it."""
     bounds = {1, size}
     for before, n in cuts:
         bounds |= {before, before * n}
@@ -106,16 +106,16 @@ def _numbers(text: str) -> list[int]:
     return [int(part) for part in text.split(",") if part]
 
 
-# --- along which axes of the mesh
+# --- mesh axes of groups and shardings
 
 
 def axes_of_groups(groups: Groups, mesh: Mapping[str, int]) -> tuple[str, ...]:
-    """The mesh axes along which the devices of a group differ."""
+    """Return the mesh axes along which the devices of a group differ."""
     return _differ([(group[0], other) for group in groups for other in group[1:]], mesh)
 
 
 def axes_of_pairs(pairs: Sequence[tuple[int, int]], mesh: Mapping[str, int]) -> tuple[str, ...]:
-    """The mesh axes along which sources and targets differ."""
+    """Return the mesh axes along which sources and targets differ."""
     return _differ(pairs, mesh)
 
 
@@ -128,15 +128,15 @@ def _differ(pairs: Sequence[tuple[int, int]], mesh: Mapping[str, int]) -> tuple[
 
 
 Spec = tuple[tuple[str, ...], ...]
-"""For each dimension of an array the mesh axes it is split over, the slowest first."""
+"""The mesh axes that split each dimension of an array, the slowest first."""
 
 
 def spec_of_sharding(text: str, rank: int, mesh: Mapping[str, int]) -> Spec | None:
-    """What an HLO sharding says in the axes of the mesh; None for what no spec can say.
+    """Return an HLO sharding as a spec over the mesh; None if no spec can express it.
 
     Args:
         text: As in the module: `{devices=[4,1,2]<=[8] last_tile_dim_replicate}`.
-        rank: Of the array.
+        rank: The rank of the array.
         mesh: The axes and their sizes.
     """
     whole: Spec = ((),) * rank
@@ -160,9 +160,9 @@ def spec_of_sharding(text: str, rank: int, mesh: Mapping[str, int]) -> Spec | No
 
 
 def _named_spec(text: str, rank: int, mesh: Mapping[str, int]) -> Spec | None:
-    """The same of a sharding over named axes: `{mesh['a'=4,'b'=2], [{'a'}, {}]}`.
+    """Return the spec of a sharding over named axes: `{mesh['a'=4,'b'=2], [{'a'}, {}]}`.
 
-    The names are those of the mesh, or ones that XLA makes up for the same sizes.
+    The names are those of the mesh, or generated by XLA for the same sizes.
     """
     match = re.match(r"\{mesh\[([^\]]*)\](, device_ids=[^\[]*)?, \[(.*?)\]", text)
     if match is None or match[2]:
@@ -180,7 +180,7 @@ def _named_spec(text: str, rank: int, mesh: Mapping[str, int]) -> Spec | None:
 def _axes_of_dimension(
     tiles: np.ndarray, dimension: int, mesh: Mapping[str, int]
 ) -> tuple[str, ...] | None:
-    """The axes whose coordinates, taken together, are the tile that a device holds."""
+    """Return the axes whose combined coordinates are the index of the tile on each device."""
     parts = tiles.shape[dimension]
     if parts == 1:
         return ()

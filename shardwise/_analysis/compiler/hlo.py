@@ -1,6 +1,6 @@
-"""The text of an HLO module as data: computations, instructions, types and source frames.
+"""Parse the text of an HLO module: computations, instructions, types and source frames.
 
-Only what the text says; what it means for a mesh is read in `sent` and `shardings`.
+The text is not interpreted here; `sent` and `shardings` do that.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from ..._jax import Frame
 
 WIDTHS = {"pred": 8, "token": 0, "opaque": 0, "c64": 64, "c128": 128}
-"""Bits of the types whose name does not say it."""
+"""Bits of the types whose names do not state them."""
 
 NAMES = {"pred": "bool", "bf16": "bfloat16", "c64": "complex64", "c128": "complex128"}
 KINDS = {"f": "float", "s": "int", "u": "uint"}
@@ -25,12 +25,12 @@ class Type:
     """The type of one array."""
 
     element: str
-    """As HLO writes it: `f32`, `bf16`, `pred`."""
+    """The HLO name: `f32`, `bf16`, `pred`."""
     shape: tuple[int, ...]
 
     @property
     def dtype(self) -> str:
-        """As JAX writes it: `float32`."""
+        """The JAX name: `float32`."""
         if self.element in NAMES:
             return NAMES[self.element]
         if match := re.fullmatch(r"([fsu])(\d+)(e\w+)?", self.element):
@@ -40,7 +40,7 @@ class Type:
 
     @property
     def bytes(self) -> int:
-        """Of the whole array."""
+        """The bytes of the whole array."""
         return -(-math.prod(self.shape) * _bits(self.element) // 8)
 
 
@@ -57,17 +57,17 @@ class Instruction:
 
     name: str
     types: tuple[Type, ...]
-    """Of its result; several for a tuple, whose nesting is flattened."""
+    """The types of its result; several for a tuple, which is flattened."""
     opcode: str
     operands: tuple[str, ...]
     attributes: str
-    """Everything behind the operands."""
+    """Everything after the operands."""
     root: bool
     inside: str = ""
     """The text between the parentheses: a constant's value, a parameter's number."""
 
     def attribute(self, name: str) -> str:
-        """The value of an attribute as text, balanced braces and all; empty if it is not there."""
+        """Return an attribute as text, including balanced braces; empty if it is missing."""
         match = re.search(rf"(?:^|[\s,]){name}=", self.attributes)
         if match is None:
             return ""
@@ -102,20 +102,20 @@ class Instruction:
 
     @property
     def branches(self) -> tuple[str, ...]:
-        """For a conditional: its branches."""
+        """The branches of a conditional."""
         text = self.attribute("branch_computations")
         text = text or f"{self.attribute('true_computation')} {self.attribute('false_computation')}"
         return tuple(re.findall(r"%?([\w.\-]+)", text))
 
     @property
     def trips(self) -> int | None:
-        """For a loop: how often it runs, where the compiler knows."""
+        """The trip count of a loop, if the compiler knows it."""
         match = re.search(r'"known_trip_count":\s*\{"n":\s*"(\d+)"', self.attributes)
         return int(match[1]) if match else None
 
 
 Computation = dict[str, Instruction]
-"""The instructions by name, in order."""
+"""The instructions of a computation by name, in order."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,7 +128,7 @@ class Module:
     """Each stack frame with the number of its parent; 0 for none."""
 
     def stack(self, instruction: Instruction) -> Iterator[Frame]:
-        """The frames of an instruction, the innermost first."""
+        """Yield the frames of an instruction, the innermost first."""
         number = instruction.frame
         while number in self.frames:
             frame, number = self.frames[number]
@@ -136,7 +136,7 @@ class Module:
 
 
 def parse(text: str) -> Module:
-    """Read the text of a module."""
+    """Parse the text of a module."""
     head, lines = _tables(text.splitlines())
     computations: dict[str, Computation] = {}
     entry, current = "", {}
@@ -154,7 +154,7 @@ def parse(text: str) -> Module:
 
 
 def instruction_of(line: str) -> Instruction | None:
-    """Read one line of a computation; None if it is no instruction."""
+    """Parse one line of a computation; None if it is not an instruction."""
     match = re.match(r"\s+(ROOT )?%?([\w.\-]+) = ", line)
     if match is None:
         return None
@@ -172,7 +172,7 @@ def instruction_of(line: str) -> Instruction | None:
 
 
 def _element(name: str, computation: Computation) -> Instruction:
-    """An element of a tuple, written `%tuple#1` where it is used, as an instruction."""
+    """Return an instruction for a tuple element that is written as `%tuple#1` where it is used."""
     source, _, index = name.partition("#")
     types = computation[source].types[int(index) : int(index) + 1]
     return Instruction(name, types, "get-tuple-element", (source,), f", index={index}", False)
@@ -189,7 +189,7 @@ _BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*"|[(\[{]|[)\]}]')
 
 
 def _balanced(text: str) -> int:
-    """The end of the bracketed text that a text starts with; strings inside it do not count."""
+    """Return the end of the bracketed text at the start, ignoring brackets in strings."""
     depth = 0
     for match in _BRACKETS.finditer(text):
         if match[0] in "([{":
@@ -207,7 +207,7 @@ _TABLES = ("FileNames", "FunctionNames", "FileLocations", "StackFrames")
 
 
 def _tables(lines: list[str]) -> tuple[dict[str, list[str]], list[str]]:
-    """The tables of source locations at the head of a module, and the lines after them."""
+    """Split a module into the source location tables at its head, and the lines after them."""
     tables: dict[str, list[str]] = {name: [] for name in _TABLES}
     current: list[str] | None = None
     for number, line in enumerate(lines):
@@ -235,7 +235,7 @@ def _frames(tables: dict[str, list[str]]) -> dict[int, tuple[Frame, int]]:
     frames = {}
     for line in tables["StackFrames"]:
         number, fields = _fields(line)
-        # The text has the parent's number plus one.
+        # The text stores the parent's number plus one.
         parent = fields.get("parent_frame_id", 1) - 1
         frames[number] = places[fields["file_location_id"]], parent if parent != number else 0
     return frames

@@ -1,4 +1,4 @@
-"""What the two processes send each other: pickled objects, each with its length in front."""
+"""The messages between the two processes: pickled objects, each preceded by its length."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ _LENGTH = struct.Struct("<Q")
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """A module to compile, and the folder that takes what the compiler leaves."""
+    """A module to compile, and the folder for the compiler's output."""
 
     folder: str
     lowered: Any
     """A `_jax.compiling.Lowered`."""
     narrow: bool
-    """Whether low-precision types are left as they are."""
+    """Whether low-precision dtypes are kept instead of widened."""
 
 
 def send(stream: BinaryIO, message: Any) -> None:
@@ -29,7 +29,7 @@ def send(stream: BinaryIO, message: Any) -> None:
 
 
 def receive(stream: BinaryIO) -> Any:
-    """Read one message; raise `EOFError` where the other side has ended."""
+    """Read one message; raise `EOFError` if the other side has closed the stream."""
     (length,) = _LENGTH.unpack(_exactly(stream, _LENGTH.size))
     return pickle.loads(_exactly(stream, length))
 

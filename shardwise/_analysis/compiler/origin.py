@@ -1,4 +1,4 @@
-"""Which input of the program an array is, where nothing has been computed from it yet."""
+"""Find the program input that an array is, as long as nothing was computed from it."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ MOVES = frozenset(
     ("copy", "bitcast", "bitcast-convert", "transpose", "reshape", "convert", "slice")
     + ("dynamic-slice", "broadcast", "opt-barrier", "all-gather", "all-gather-done", "copy-done")
 )
-"""What gives an array, or a part of it, in another form."""
+"""Operations that return an array, or a part of it, in another form."""
 
 NOTHING = frozenset(("parameter", "constant", "iota", "tuple", "get-tuple-element"))
-"""What computes nothing."""
+"""Operations that compute nothing."""
 
 
 class Origins:
-    """The inputs behind the arrays of a module."""
+    """The program inputs behind the arrays of a module."""
 
     def __init__(self, module: Module):
         self.module = module
         self.callers = _callers(module)
 
     def of(self, instruction: Instruction, computation: str) -> int | None:
-        """The number of the input that an instruction gives, whole or in part; None if of none."""
+        """Return the number of the input that an instruction returns in whole or part, if any."""
         seen = set()
         while (computation, instruction.name) not in seen:
             seen.add((computation, instruction.name))
@@ -62,7 +62,7 @@ class Origins:
     def _element(
         self, instruction: Instruction, computation: Computation, name: str
     ) -> tuple[Instruction, str] | None:
-        """An element of a tuple; of a loop's, if the loop does not change it."""
+        """Return an element of a tuple; for a loop, only if the loop does not change it."""
         source, index = computation[instruction.operands[0]], int(instruction.attribute("index"))
         if source.opcode == "tuple":
             return computation[source.operands[index]], name
@@ -76,7 +76,7 @@ class Origins:
         return self._start(caller[0], index, caller[1])
 
     def _start(self, loop: Instruction, index: int, name: str) -> tuple[Instruction, str] | None:
-        """What an element of a loop's tuple is before the loop."""
+        """Return the initial value of an element of a loop's tuple."""
         before = self.module.computations[name][loop.operands[0]]
         if before.opcode != "tuple":
             return None

@@ -1,8 +1,8 @@
-"""The collectives of an optimised module: what is sent, how often, from which line.
+"""List the collectives of an optimised module: what is sent, how often, from which line.
 
-Every instruction that makes devices communicate is read, whatever form it has: alone, several
-combined into one, asynchronous, inside loops, branches and called computations. What a module says
-of a device is the same for all devices, so the figures are those of one.
+Every collective instruction is read, whatever its form: single, several combined into one,
+asynchronous, inside loops, branches and called computations. All devices run the same module, so
+the figures are those of one device.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ NAMES = {
     "collective-permute": "ppermute",
     "collective-broadcast": "pbroadcast",
 }
-"""HLO opcodes by the names of `jax.lax`; an all-reduce has one for each reduction."""
+"""The names in `jax.lax` of HLO opcodes; all-reduce has one for each reduction."""
 
 REDUCTIONS = {
     "add": "psum",
@@ -37,7 +37,7 @@ REDUCTIONS = {
 }
 
 WRITTEN = primitives.names(lambda p: p.acts == "collective")
-"""Primitives of JAX that are collectives: what comes from them the program itself sends."""
+"""JAX primitives that are collectives: the program itself calls them."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,31 +45,31 @@ class Sent:
     """One array that a collective of the compiled program sends."""
 
     name: str
-    """As in `jax.lax`; `all_reduce` for a reduction that `jax.lax` has no collective for."""
+    """The name in `jax.lax`; `all_reduce` for a reduction without a collective in `jax.lax`."""
     axes: tuple[str, ...]
     group_size: int
     type: Type
-    """Of one device's operand."""
+    """The type of one device's operand."""
     result: Type
     bytes_sent: int
-    """By one device, each time, by ring algorithms."""
+    """Sent by one device each time, with ring algorithms."""
     times: int
-    """How often; each loop whose trip count is not known taken once."""
+    """How often it runs; loops with an unknown trip count count as one iteration."""
     known: bool
     """Whether all trip counts are known."""
     counted: bool
-    """False in the branches of a conditional that send less than another."""
+    """False in branches of a conditional that send less than another."""
     message: int
     """Arrays with the same number are sent as one message."""
     direction: str
     """`forward`, `backward` or `update`."""
     instruction: Instruction
-    """With the source frames: for a combined collective, what takes this array out of it."""
+    """The instruction with the source frames; for a combined collective, that of this array."""
     computation: str
     operand: str
-    """The name of the instruction that gives the array."""
+    """The name of the instruction that computes the array."""
     sliced: bool = False
-    """Whether of a reduced array each device keeps only a part."""
+    """Whether each device keeps only a part of a reduced array."""
 
     @property
     def written(self) -> bool:
@@ -85,7 +85,7 @@ class _Around:
     known: bool = True
     counted: bool = True
     update: bool = False
-    """Whether what goes in comes of a backward pass."""
+    """Whether its inputs depend on a backward pass."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,7 +99,7 @@ class Loop:
 
 @dataclasses.dataclass(frozen=True)
 class Branches:
-    """A conditional with a collective inside; the branch that sends most is the one that counts."""
+    """A conditional with a collective inside; totals include the branch that sends most."""
 
     instruction: Instruction
     bodies: list[list[Node]]
@@ -111,18 +111,18 @@ Node = Sent | Work | Loop | Branches
 
 
 class Reader:
-    """One walk over the computations of a module, as they run."""
+    """A walk over the computations of a module in execution order."""
 
     def __init__(self, module: Module, mesh: Mapping[str, int], devices: int):
         self.module, self.mesh, self.devices = module, mesh, devices
         self.messages = 0
 
     def schedule(self) -> list[Node]:
-        """What one device runs, from top to bottom."""
+        """Return what one device runs, in order."""
         return self._nodes(self.module.entry, _Around())
 
     def _nodes(self, name: str, around: _Around) -> list[Node]:
-        """The nodes of a computation; all work between two collectives is one."""
+        """Return the nodes of a computation; all work between two collectives is one node."""
         found: list[Node] = []
         for node in self._walk(name, around):
             if isinstance(node, Work) and found and isinstance(found[-1], Work):
@@ -227,7 +227,7 @@ class Reader:
 
 
 def sent_in(nodes: Sequence[Node]) -> Iterator[Sent]:
-    """Everything that is sent, in order."""
+    """Yield everything that is sent, in order."""
     for node in nodes:
         match node:
             case Sent():
@@ -240,7 +240,7 @@ def sent_in(nodes: Sequence[Node]) -> Iterator[Sent]:
 
 
 def work_in(nodes: Sequence[Node]) -> Work:
-    """All work, loops multiplied out; of branches, that of the one that counts."""
+    """Return all work with loops multiplied; of branches, the one that totals include."""
     total = Work()
     for node in nodes:
         match node:
@@ -279,14 +279,14 @@ def _uncounted(body: Sequence[Node]) -> list[Node]:
 def _arrays(
     instruction: Instruction, opcode: str, computation: Computation
 ) -> Iterator[tuple[str, Type, Type, Instruction]]:
-    """The operands, their types and results, and the instruction that has the line of each."""
+    """Yield operand, types of operand and result, and the instruction with the line, per array."""
     operands = [computation[name] for name in instruction.operands if name in computation]
     if opcode == "all-to-all" and len(operands) > 1:  # one operand for each device of the group
         (first,) = operands[0].types
         whole = Type(first.element, (len(operands), *first.shape))
         yield operands[0].name, whole, whole, instruction
         return
-    if opcode in ("ragged-all-to-all", "collective-permute"):  # the others say where it goes
+    if opcode in ("ragged-all-to-all", "collective-permute"):  # other operands are offsets
         operands = operands[:1]
     taken = {
         int(one.attribute("index")): one
@@ -305,7 +305,7 @@ def _arrays(
 
 
 def _with_line(instruction: Instruction, computation: Computation) -> Instruction:
-    """A collective that has no line, with that of the first operation that takes its result."""
+    """Return a collective without a line, with that of the first operation that uses its result."""
     names = {instruction.name}
     for one in computation.values():
         if not names.isdisjoint(one.operands):
@@ -321,7 +321,7 @@ _METADATA = re.compile(r'metadata=\{(?:[^{}"]|"(?:[^"\\]|\\.)*")*\}')
 
 
 def _is_sliced(instruction: Instruction, computation: Computation, module: Module) -> bool:
-    """Whether all that takes the result of a reduction takes a part of it alone."""
+    """Return whether all readers of a reduction's result take only a slice of it."""
     if not instruction.opcode.startswith("all-reduce"):
         return False
     readers = [one for one in computation.values() if instruction.name in one.operands]
@@ -353,7 +353,7 @@ def _direction(instruction: Instruction, update: bool) -> str:
 
 
 def _after_backward(computation: Computation) -> set[str]:
-    """The instructions that come of the backward pass, itself included."""
+    """Return the instructions that are in, or depend on, the backward pass."""
     found: set[str] = set()
     for instruction in computation.values():
         if "transpose(" in instruction.op_name or not found.isdisjoint(instruction.operands):

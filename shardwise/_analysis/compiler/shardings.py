@@ -1,4 +1,4 @@
-"""How every operation of a program is sharded, as the compiler's propagation decides."""
+"""Read how the compiler's sharding propagation shards every operation of a program."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from .hlo import Computation, Instruction, Module, Type
 SILENT = frozenset(
     ("parameter", "constant", "tuple", "get-tuple-element", "while", "conditional", "call", "iota")
 )
-"""What is no value of a line, or not one value."""
+"""Operations that do not compute a value of a line."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Sharded:
-    """The result of an operation, whole, and how it is sharded."""
+    """The whole result of an operation, and its sharding."""
 
     instruction: Instruction
     computation: Computation
     type: Type
     spec: Spec | None
-    """None where no `PartitionSpec` over the mesh can say it."""
+    """None if no `PartitionSpec` over the mesh can express it."""
 
     @property
     def primitive(self) -> str:
@@ -32,7 +32,7 @@ class Sharded:
 
 
 def sharded_values(module: Module, mesh: Mapping[str, int]) -> Iterator[Sharded]:
-    """Yield what operations return, in the order of the module; of several results the first."""
+    """Yield the first result of each operation that has a source line, in module order."""
     for computation in module.computations.values():
         for instruction in computation.values():
             named = instruction.op_name and instruction.frame
@@ -41,7 +41,7 @@ def sharded_values(module: Module, mesh: Mapping[str, int]) -> Iterator[Sharded]
 
 
 def sharded(instruction: Instruction, computation: Computation, mesh: Mapping[str, int]) -> Sharded:
-    """One of them."""
+    """Return the result of one instruction with its sharding."""
     (type_,) = instruction.types[:1]
     text = instruction.attribute("sharding")
     spec = spec_of_sharding(text, len(type_.shape), mesh)
@@ -49,13 +49,13 @@ def sharded(instruction: Instruction, computation: Computation, mesh: Mapping[st
 
 
 def operands_of(one: Sharded, mesh: Mapping[str, int]) -> list[Sharded]:
-    """The operands of an operation."""
+    """Return the operands of an operation."""
     sources = (one.computation.get(name) for name in one.instruction.operands)
     return [sharded(source, one.computation, mesh) for source in sources if source is not None]
 
 
 def contracted(one: Sharded) -> tuple[list[int], list[int]]:
-    """For a product: the dimensions of both operands that are summed over."""
+    """Return the dimensions of both operands that a product sums over."""
     sides = ("lhs_contracting_dims", "rhs_contracting_dims")
     left, right = (re.findall(r"\d+", one.instruction.attribute(side)) for side in sides)
     return [int(place) for place in left], [int(place) for place in right]

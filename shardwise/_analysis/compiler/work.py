@@ -1,4 +1,4 @@
-"""The arithmetic of instructions, and the bytes that they read and write in a device's memory."""
+"""Count the arithmetic of instructions, and the bytes they read and write in device memory."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ FREE = frozenset(
     ("parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "while")
     + ("conditional", "call", "opt-barrier", "partition-id", "replica-id", "iota")
 )
-"""What reads and writes nothing itself."""
+"""Instructions that do not read or write memory themselves."""
 
 
 @dataclasses.dataclass
 class Work:
-    """Work of one device, added up."""
+    """Accumulated work of one device."""
 
     kinds: dict[str, float] = dataclasses.field(default_factory=dict)
-    """FLOPs: `dot`, `convolution`, `elementwise`, `reduction`."""
+    """FLOPs by kind: `dot`, `convolution`, `elementwise`, `reduction`."""
     dots: dict[str, float] = dataclasses.field(default_factory=dict)
     """FLOPs of matrix products and convolutions, by dtype."""
     moved: int = 0
     operations: int = 0
     first: Instruction | None = None
-    """An instruction with a source line, for all of them."""
+    """An instruction with a source line, which stands for all of them."""
 
     @property
     def flops(self) -> float:
-        """Of all kinds."""
+        """FLOPs of all kinds."""
         return float(sum(self.kinds.values()))
 
     @property
@@ -45,7 +45,7 @@ class Work:
         return float(sum(self.dots.values()))
 
     def add(self, other: Work, times: int = 1) -> None:
-        """Add other work, that many times."""
+        """Add other work, `times` times."""
         for ours, theirs in ((self.kinds, other.kinds), (self.dots, other.dots)):
             for key, flops in theirs.items():
                 ours[key] = ours.get(key, 0.0) + times * flops
@@ -56,7 +56,7 @@ class Work:
 def add_instruction(
     work: Work, instruction: Instruction, computation: Computation, module: Module
 ) -> None:
-    """Add one instruction of a computation, with all that is fused into it."""
+    """Add one instruction of a computation, with everything fused into it."""
     if instruction.opcode in FREE:
         return
     work.operations += 1

@@ -1,4 +1,4 @@
-"""The process that compiles, seen from the caller: started once, kept, ended with the caller."""
+"""The compiling process, from the caller's side: started once, kept, ended with the caller."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ from ..._base.errors import ShardwiseError, explain_error
 from .messages import Request, receive, send
 
 SECONDS = "SHARDWISE_COMPILE_SECONDS"
-"""The environment variable that bounds one compilation."""
+"""The environment variable with the time limit of one compilation."""
 
 DEFAULT_SECONDS = 900.0
 
 NO_MEMORY = ("bad_alloc", "ut of memory", "annot allocate memory", "pthread_create() failed")
-"""What a process without memory logs: the allocator, XLA, the kernel, the creation of a thread."""
+"""What a process out of memory logs: by the allocator, XLA, the kernel or thread creation."""
 
 WIDTH = 300
-"""How much of a logged line an error shows."""
+"""The number of characters of a log line that an error shows."""
 
 
 class CompileError(ShardwiseError):
-    """The compiler did not compile a program: it failed, took too long, or ran out of memory."""
+    """XLA did not compile a program: it failed, took too long, or ran out of memory."""
 
 
 class Worker:
-    """One process that compiles, with the pipes to it."""
+    """A compiling process and the pipes to it."""
 
     def __init__(self) -> None:
         self.owner = os.getpid()
         self.errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
-        # -P: a file of the working directory that is called like a package is not imported.
+        # -P: do not import a file of the working directory that has the name of a package.
         command = [
             sys.executable,
             "-P",
@@ -55,12 +55,12 @@ class Worker:
             stdout=subprocess.PIPE,
             stderr=self.errors,
             env=_environment(),
-            start_new_session=True,  # Ctrl-C is the caller's to handle
+            start_new_session=True,  # Ctrl-C is for the caller to handle
         )
 
     @property
     def alive(self) -> bool:
-        """Whether it can be sent a request from this process."""
+        """Whether this process can send it a request."""
         return self.owner == os.getpid() and self.process.poll() is None
 
     def ask(self, request: Request, seconds: float) -> str:
@@ -76,7 +76,7 @@ class Worker:
             raise self._ended(Path(request.folder, "log")) from None
 
     def end(self) -> None:
-        """End the process and wait for it, so that none is left behind."""
+        """End the process and wait for it, so that no process is left behind."""
         if self.owner != os.getpid():
             return
         with contextlib.suppress(ProcessLookupError):
@@ -88,7 +88,7 @@ class Worker:
                     stream.close()
 
     def _ended(self, log: Path) -> CompileError:
-        """Return the error of a process that is gone, with the last lines that it logged."""
+        """Return the error for a process that ended, with the last lines of its log."""
         code = self.process.wait()
         self.errors.seek(0)
         text = self.errors.read() + (log.read_bytes() if log.exists() else b"")
@@ -123,7 +123,7 @@ def _too_slow(seconds: float) -> CompileError:
 
 
 def _readable(stream: BinaryIO, seconds: float) -> bool:
-    """Wait until there is something to read; in short steps, so that Ctrl-C works everywhere."""
+    """Wait until there is data to read; in short steps, so that Ctrl-C works on every system."""
     until = time.monotonic() + seconds
     while (left := until - time.monotonic()) > 0:
         if select.select([stream], [], [], min(left, 1.0))[0]:
@@ -132,7 +132,7 @@ def _readable(stream: BinaryIO, seconds: float) -> bool:
 
 
 def _environment() -> dict[str, str]:
-    """The caller's environment, for a process that has no accelerator and finds this package."""
+    """Return the environment for a process without accelerators that can import this package."""
     flags = os.environ.get("XLA_FLAGS", "").split()
     kept = [flag for flag in flags if not flag.startswith(("--xla_force_host", "--xla_dump"))]
     package = str(Path(__file__).parents[3])
@@ -152,31 +152,31 @@ _kept: list[Worker] = []
 
 @dataclasses.dataclass(frozen=True)
 class Files:
-    """What the compiler left, as text."""
+    """The output files of the compiler, as text."""
 
     optimized: str
-    """The HLO that would run."""
+    """The optimised HLO."""
     propagated: str
-    """The HLO of the whole program, each operation with its sharding, before it is partitioned."""
+    """The HLO of the whole program before partitioning, with the sharding of each operation."""
     memory: str
     """The report of the buffer assignment."""
     log: str
 
 
 def start() -> None:
-    """Start the process if there is none, and do not wait until it is ready."""
+    """Start the process if there is none, without waiting until it is ready."""
     with _lock:
         _worker()
 
 
 def compiled(lowered: Any, narrow: bool) -> Files:
-    """Have a module compiled; raise `CompileError` where the compiler does not give one."""
+    """Compile a module in the process; raise `CompileError` if that fails."""
     seconds = _seconds()
     with _lock, tempfile.TemporaryDirectory(prefix="shardwise-") as folder:
         worker = _worker()
         try:
             error = worker.ask(Request(folder, lowered, narrow), seconds)
-        except BaseException:  # also Ctrl-C: an answer that comes later is nobody's
+        except BaseException:  # Ctrl-C too: otherwise the next request would get this answer
             stop()
             raise
         files = _files(Path(folder))
@@ -201,7 +201,7 @@ def _files(folder: Path) -> Files:
 
 
 def _text(folder: Path, pattern: str) -> str:
-    """The largest file of that name: constants that are folded are modules too."""
+    """Return the largest matching file: folded constants produce modules too."""
     found = sorted(folder.glob(pattern), key=lambda path: path.stat().st_size)
     return found[-1].read_text() if found else ""
 

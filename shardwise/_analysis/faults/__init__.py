@@ -1,4 +1,4 @@
-"""What can be wrong with a program: one class per fault, and the findings that evidence gives."""
+"""The faults that a program can have, one class each, and the findings derived from evidence."""
 
 from .fault import FAULTS as FAULTS
 from .fault import MEANING as MEANING

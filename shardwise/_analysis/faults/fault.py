@@ -1,6 +1,6 @@
-"""A fault: what can be wrong with a program, whatever shows it.
+"""The base class of faults: what can be wrong with a program.
 
-Nothing here imports JAX: `shardwise rule` and the settings of a project read these classes too.
+Nothing here imports JAX: `shardwise rule` and the project settings use these classes too.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ FAULTS: dict[str, type[Fault]] = {}
 """All faults by their codes, in order."""
 
 OLD: dict[str, str] = {}
-"""Codes of earlier versions, each with the code that stands for it now."""
+"""Codes of earlier versions, each with its current code."""
 
 
 class Fault:
     """One kind of mistake: its documentation, and how evidence of it becomes a finding.
 
     A class has `from_meaning`, `from_numbers` or `from_operations` for each kind of evidence; each
-    returns a `Finding`, or None where the evidence does not show this fault.
+    returns a `Finding`, or None if the evidence does not show this fault.
     """
 
     code: ClassVar[str]
@@ -37,22 +37,22 @@ class Fault:
     """Codes that the fault had in earlier versions; they still work in comments and settings."""
     evidence: ClassVar[tuple[str, ...]] = ()
     shown_by: ClassVar[tuple[str, ...]] = ()
-    """Codes of what a run shows where this was suspected; the suspicion is then not repeated."""
+    """Codes of faults that confirm this suspicion in a run; the suspicion is then not repeated."""
     page: ClassVar[str] = "check"
-    """The page of the documentation that it is on: `check` or `prove`."""
+    """The page of the documentation that describes it: `check` or `prove`."""
     explanation: ClassVar[str]
     wrong: ClassVar[str] = ""
-    """A program that has the fault."""
+    """An example program with the fault."""
     remedy: ClassVar[str] = ""
     right: ClassVar[str] = ""
-    """The program without it."""
+    """The same program without the fault."""
     more: ClassVar[str] = ""
     see: ClassVar[tuple[tuple[str, str], ...]] = ()
-    """Pages of the documentation: titles and places."""
+    """Related pages of the documentation: titles and paths."""
 
     def __init_subclass__(cls) -> None:
         if not cls.code:
-            return  # a base of several
+            return  # a shared base class
         for code in (cls.code, *cls.old):
             if code in FAULTS:
                 raise ValueError(f"{code} is the code of {FAULTS[code].__name__}")
@@ -70,12 +70,12 @@ class Fault:
     def found(
         cls, message: str, where: Where | None = None, remedy: str = "", **fields: Any
     ) -> Finding:
-        """Return a finding of this fault; without `where` it is about no line."""
+        """Return a finding of this fault; without `where` it has no line."""
         return Finding(cls.code, message, where or nowhere(), remedy=remedy, **fields)
 
     @classmethod
     def summary(cls) -> str:
-        """Return the first paragraph as plain text."""
+        """Return the first paragraph of the explanation as plain text."""
         first = cls.explanation.split("\n\n")[0]
         return first.replace("*", "").replace("`", "").replace("\n", " ")
 
@@ -83,7 +83,7 @@ class Fault:
     def markdown(cls, folder: str | None = None) -> str:
         """Return the section of this fault, without its heading.
 
-        Links are relative to a `folder` of the documentation; without one, pages are named.
+        Links are relative to a `folder` of the documentation; without one, pages are only named.
         """
         former = f"Formerly {' and '.join(cls.old)}." if cls.old else ""
         pages = [
@@ -104,17 +104,17 @@ def _fenced(code: str) -> str:
 
 
 def canonical(code: str) -> str:
-    """Return the code that stands now for one of an earlier version, or the code itself."""
+    """Return the current code for a code of any version."""
     return OLD.get(code, code)
 
 
 def fault_of(code: str) -> type[Fault] | None:
-    """Return the fault that a code stands for, also a code of an earlier version."""
+    """Return the fault with a code, including codes of earlier versions."""
     return FAULTS.get(canonical(code))
 
 
 def nearest(code: str) -> str:
-    """Return the code that was probably meant by one that does not exist; empty if unclear."""
+    """Return the existing code that an unknown one probably means; empty if unclear."""
     plain = code.strip().upper().translate(str.maketrans("OIL", "011"))
     near = difflib.get_close_matches(plain, [*FAULTS, *OLD], n=1, cutoff=0.75)
     return near[0] if near else ""

@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 
 MEANING, NUMBERS, OPERATIONS = "meaning", "numbers", "operations"
-"""What a finding is derived from: the meanings of values, a run, the list of operations."""
+"""The kinds of evidence: symbolic values, the numbers of a run, the list of operations."""
 
 
 def nowhere() -> Where:
-    """Return the place of a finding that is about no line."""
+    """Return the place of a finding that has no line."""
     from ..._program import Where  # imports JAX
 
     return Where("", 0, "")
@@ -26,7 +26,7 @@ def nowhere() -> Where:
 
 @dataclasses.dataclass(frozen=True)
 class Fix:
-    """An edit of the user's source that was tried: the edited program is right."""
+    """An edit of the user's source after which the program was verified to be right."""
 
     diff: str
     """The edit as a unified diff, which `patch -p0` applies."""
@@ -50,42 +50,42 @@ class Finding:
     """One thing that is wrong, or may be."""
 
     code: str
-    """Stable: `SW401` and so on; each has a section in the documentation."""
+    """A stable code such as `SW401`; each has a section in the documentation."""
     message: str
     """What is wrong, as a sentence."""
     where: Where
     """The line of the user's program."""
     leaf: str = ""
-    """Which result it is about, as a path: `['params']['kernel']`."""
+    """The path of the result it is about: `['params']['kernel']`."""
     remedy: str = ""
     certain: bool = True
-    """Whether it fails the verdict. What was read off the program and may be right does not."""
+    """Whether it fails the verdict; a suspicion from reading the program does not."""
     mesh: str = ""
     """The mesh on which it shows."""
     likewise: tuple[str, ...] = ()
-    """The paths of further results that are wrong for the same reason."""
+    """The paths of other results that are wrong for the same reason."""
     fix: Fix | None = None
     """An edit that makes the program right, if one was found and verified."""
     evidence: str = dataclasses.field(default="", repr=False)
-    """What it is derived from, where that matters: the meanings of values, or numbers."""
+    """What it is derived from, if that matters: `MEANING`, `NUMBERS` or `OPERATIONS`."""
 
     @property
     def doubt(self) -> str:
-        """What is said behind the code of something that was read off the program."""
+        """The text after the code of a finding that is only a suspicion."""
         return "" if self.certain or self.of_the_check else " (may be right)"
 
     @property
     def is_cause(self) -> bool:
-        """Whether it says why a result is wrong, and not only how."""
+        """Whether it says why a result is wrong, not only how."""
         return self.evidence == MEANING and self.code != "SW409"
 
     @property
     def of_the_check(self) -> bool:
-        """Whether it is about what the check could see, and not about the program."""
+        """Whether it is about the limits of the check, not about the program."""
         return self.code.startswith("SW5")
 
     def to_dict(self) -> dict[str, Any]:
-        """The finding as plain data."""
+        """Return the finding as plain data."""
         return {
             "code": self.code,
             "message": self.message,
@@ -103,7 +103,7 @@ class Finding:
 
 
 def told_once(findings: Sequence[Finding]) -> list[Finding]:
-    """The findings with each remedy only the first time, for people who read from the top."""
+    """Return the findings with repeated remedies replaced by "as above."."""
     seen: set[str] = set()
     told = []
     for finding in findings:
@@ -132,7 +132,7 @@ def text_lines(finding: Finding) -> list[str]:
 
 
 def advice(finding: Finding) -> tuple[str, str] | None:
-    """Return what to do about a finding: a label and a text; None where there is nothing to say."""
+    """Return a label and a text about what to do; None if there is nothing to say."""
     if finding.fix is not None:
         head = f"{finding.fix.description}\n{finding.fix.diff}"
         return f"Fix ({finding.fix.verified})", head.rstrip("\n")
@@ -146,15 +146,15 @@ AGAIN = ("as above.", "the fix above.")
 
 
 def caret(where: Where) -> str:
-    """A line of carets under the call, to go below the line without its indentation."""
+    """Return carets under the call, to go below the source line without its indentation."""
     raw = linecache.getline(where.file, where.line)
     return underline(where)[len(raw) - len(raw.lstrip()) :]
 
 
 def underline(where: Where) -> str:
-    """The same, to go below the line as it stands in the file."""
+    """Return carets under the call, to go below the source line with its indentation."""
     raw = linecache.getline(where.file, where.line).rstrip()
-    # Python counts columns in bytes. A call that goes on below is marked up to the end of the line.
+    # Python counts columns in bytes. A call over several lines is marked up to the line end.
     start, end = (len(raw.encode()[:at].decode(errors="ignore")) for at in _columns(where))
     indent = len(raw) - len(raw.lstrip())
     if not indent <= start < min(end, len(raw)):
@@ -169,7 +169,7 @@ def _columns(where: Where) -> tuple[int, int]:
 
 
 def grouped(findings: Sequence[Finding]) -> list[Finding]:
-    """Return each cause once: the result that shows it first, and how many more do."""
+    """Return each cause once: its first result, and the number of other results."""
     kept: dict[Any, list[Finding]] = {}
     for finding in findings:
         key = finding.code, finding.where, finding.certain, finding.evidence

@@ -1,4 +1,4 @@
-"""What a check could not have seen: data that shows nothing, and nothing to compare with."""
+"""Limits of a check: data that cannot expose mistakes, or nothing to compare with."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DRAWN = "in place of the shapes: numbers as the program is for, which were not f
 
 
 class Limit(Fault):
-    """A fault of the check and not of the program; this class has no section of its own."""
+    """A limit of the check, not a fault of the program; this base class has no section."""
 
     code = ""
     title = ""
@@ -40,7 +40,7 @@ class Contradiction(Limit):
 
     @classmethod
     def on(cls, mesh: str) -> Finding:
-        """Report a mesh on which numbers differ and meaning says that they cannot."""
+        """Report a mesh on which results are wrong although the analysis proved them."""
         return cls.found(
             f"the program is proved on {mesh}, for numbers without end, and yet they differ there: "
             "something overflows on the way, wraps around or is NaN. If nothing does, this is a "
@@ -100,7 +100,7 @@ class OneDevice(Limit):
 
     @classmethod
     def along(cls, axis: str, alone: bool) -> Finding:
-        """Report an axis of size 1; `alone`, every mesh is a single device."""
+        """Report an axis of size 1; with `alone`, every mesh is a single device."""
         if alone:
             return cls.seen(
                 "only one device was tried: its result was compared with itself",
@@ -126,7 +126,7 @@ class Degenerate(Limit):
 
     @classmethod
     def of(cls, paths: list[str], what: str, elements: bool) -> Finding:
-        """Report results that are `what`, or some of whose elements are."""
+        """Report results that are `what`, such as NaN everywhere, or in some elements."""
         more = f" (and {len(paths) - 1} more results)" if len(paths) > 1 else ""
         seen = "them" if elements else "it"
         message = f"{paths[0]} {what}: nothing could be seen of {seen}{more}"
@@ -156,7 +156,7 @@ class SameData(Limit):
 
     @classmethod
     def at(cls, where: Any, paths: list[str]) -> Finding:
-        """Report the arguments that are the same on every device; all, where no path is given."""
+        """Report arguments that are the same on every device; without paths, all of them."""
         what, cannot = "data", "what mixes up devices, or takes one for all, cannot be seen"
         if paths:
             what = paths[0] + (f" (and {len(paths) - 1} more)" if len(paths) > 1 else "")
@@ -198,7 +198,7 @@ class HiddenByZeros(Limit):
 
     @classmethod
     def by(cls, paths: list[str], shown: Finding) -> Finding:
-        """Report what other numbers show in place of the zeros of these arguments."""
+        """Report what is wrong once the zeros in these arguments are replaced."""
         one, *more = paths
         whole = f"{one} is" if not more else f"{one} (and {len(more)} more) are"
         return cls.seen(

@@ -1,4 +1,4 @@
-"""Results that are a multiple of what they should be, or weigh their parts wrongly."""
+"""Faults that multiply a result by a factor, or weight its parts wrongly."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class TooLarge(Fault):
 
     @classmethod
     def from_meaning(cls, m: Any) -> Finding | None:
-        """Say which sum is one too many, from a `Multiple`."""
+        """Report which sum is superfluous, from a `Multiple`."""
         if m.direction == 0 and m.ratio > 1:
             return cls.found(*m.unclear())
         if m.direction <= 0:
@@ -145,7 +145,7 @@ class TooLarge(Fault):
 
     @classmethod
     def from_numbers(cls, one: Any) -> Finding | None:
-        """Say by how much a wrong result is too large, from a `Measured` factor."""
+        """Report by how much a result is too large, from a `Measured` factor."""
         if one.multiple is None or one.multiple < 1:
             return None
         what = f"is {one.multiple:.4g} times too large, {one.whose}"
@@ -193,7 +193,7 @@ class TooSmall(Fault):
 
     @classmethod
     def from_meaning(cls, m: Any) -> Finding | None:
-        """Say which division is one too many, from a `Multiple`."""
+        """Report which division is superfluous, from a `Multiple`."""
         if m.direction == 0:
             return cls.found(*m.unclear())
         head, over = f"{m.made_of}is 1/{m.inverse} of what it is on one device: ", m.over
@@ -237,7 +237,7 @@ class TooSmall(Fault):
 
     @classmethod
     def from_numbers(cls, one: Any) -> Finding | None:
-        """Say by how much a wrong result is too small, from a `Measured` factor."""
+        """Report by how much a result is too small, from a `Measured` factor."""
         if one.multiple is None or one.multiple >= 1:
             return None
         what = f"is {one.fraction(one.multiple)} of what it should be, {one.whose}"
@@ -270,7 +270,7 @@ class CountedOften(Fault):
 
     @classmethod
     def from_meaning(cls, m: Any) -> Finding | None:
-        """Say where the value is added, from a `Multiple`."""
+        """Report where the value is added, from a `Multiple`."""
         step = m.counted
         if step is None:
             return None

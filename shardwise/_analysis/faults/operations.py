@@ -1,6 +1,6 @@
-"""What the list of operations shows without a run, and the deadlock that a run shows.
+"""Faults visible in the list of operations without a run, and deadlocks, which a run shows.
 
-A finding from the operations alone may be right, and does not fail a verdict.
+Findings from the operations alone may be false alarms and do not fail a verdict.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class ReducedAgain(Fault):
 
     @classmethod
     def from_operations(cls, op: Any, over: str, averages: bool, remedy: str = "") -> Finding:
-        """Report a reduction; `remedy` is for the gradient that it reduces, if it does."""
+        """Report a superfluous reduction; `remedy` is for a reduced gradient, else empty."""
         why = ""
         if remedy:
             why = (
@@ -53,7 +53,7 @@ class ReducedAgain(Fault):
 
     @classmethod
     def harmless(cls, finding: Finding) -> Finding:
-        """Reword a finding where every result is right: something makes up for the further sum."""
+        """Reword a finding if every result is right: something compensates for the extra sum."""
         if finding.message.startswith("pmean"):
             return finding
         return cls.found(
@@ -99,7 +99,7 @@ class MayDiverge(Fault):
 
     @classmethod
     def from_operations(cls, op: Any, collective: Any, mesh: str = "") -> Finding:
-        """Report a decision with a collective in one of its branches."""
+        """Report a branch or loop whose devices may diverge before a collective."""
         return cls.found(
             f"{collective} is under a decision that may differ between the devices; where it does, "
             "some wait forever",
@@ -143,7 +143,7 @@ class MayDiffer(Fault):
 
     @classmethod
     def from_operations(cls, axis: Any, where: Any) -> Finding:
-        """Report a result that is declared the same along an axis."""
+        """Report a result that is declared the same along an axis but may differ."""
         return cls.found(
             f"a result is declared the same along {axis.name!r} and computed from values that "
             "differ along it, with JAX's own check off",
@@ -155,7 +155,7 @@ class MayDiffer(Fault):
 
     @classmethod
     def after_run(cls, finding: Finding, apart: bool, shown: bool) -> Finding:
-        """Add what running showed: whether the devices' values differ, and whether results do."""
+        """Add what a run showed: whether the devices' values differ, and whether results do."""
         came = f"{finding.message}. It came out"
         if not apart:
             message = f"{came} the same on all devices here"
@@ -302,6 +302,6 @@ class Deadlock(Fault):
 
     @classmethod
     def from_numbers(cls, error: Any, where: Any, mesh: str) -> Finding:
-        """Report the error with which a simulated program stopped."""
+        """Report the deadlock with which a simulated program stopped."""
         head, *rest = str(error).split("\n  Remedy: ")
         return cls.found(head, where, rest[0] if rest else "", mesh=mesh)

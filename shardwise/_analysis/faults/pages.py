@@ -1,4 +1,4 @@
-"""The pages of the documentation that list faults, written from the classes."""
+"""Generate the pages of the documentation that list faults, from their classes."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from .fault import FAULTS, Fault
 
 @dataclasses.dataclass(frozen=True)
 class Page:
-    """A page: what stands before the sections of its faults."""
+    """A page of the documentation, without the sections of its faults."""
 
     title: str
     introduction: str
     shared: str
-    """Code on which the examples of the page build."""
+    """Code that all examples of the page share."""
     file: str = ""
-    """The name of the file that error messages give for that code."""
+    """The file name that error messages give for that code."""
 
     @property
     def code(self) -> str:
@@ -105,12 +105,12 @@ PAGES = {
 
 
 def faults_of(page: str) -> list[type[Fault]]:
-    """Return the faults that have their section on a page, by their codes."""
+    """Return the faults described on a page, ordered by code."""
     return [fault for fault in FAULTS.values() if fault.page == page]
 
 
 def render(name: str) -> str:
-    """Return a page of the documentation, without what its examples print."""
+    """Return a page of the documentation, without the output of its examples."""
     page, other = PAGES[name], {"check": "../prove/codes.md", "prove": ""}[name]
     listed = [*FAULTS] if name == "check" else [fault.code for fault in faults_of(name)]
     rows = ["| code | what is wrong | found by | formerly |", "|---|---|---|---|"]
@@ -126,7 +126,7 @@ def render(name: str) -> str:
 
 
 def printed(fault: type[Fault]) -> str:
-    """Return the section of a fault as it reads away from the documentation."""
+    """Return the section of a fault for reading outside the documentation."""
     text = fault.markdown()
     if "```python" not in text:
         return text

@@ -1,7 +1,7 @@
-"""Whose size a factor is: the powers of the axes' sizes that fit it on every mesh that was tried.
+"""Explain a factor as a product of powers of axis sizes, consistent with every mesh tried.
 
 A factor of 4 on `{dp: 4, tp: 4}` may come from either axis, and on `{dp: 4, tp: 2}` from `dp` or
-from `tp` twice. The other meshes tell: where a result is right, the factor is 1.
+from `tp` squared. Other meshes decide: where a result is right, the factor is 1.
 """
 
 from __future__ import annotations
@@ -16,20 +16,19 @@ Seen = Sequence[tuple[Sizes, "Fraction | float"]]
 """The factor of one result on each of several meshes."""
 
 Powers = dict[str, int]
-"""How often each axis is in a factor: `{"tp": 2}`, or `{"tp": 1, "dp": -1}`."""
+"""The exponent of each axis size in a factor: `{"tp": 2}`, or `{"tp": 1, "dp": -1}`."""
 
 MOST = 2
-"""Higher powers of one axis are not looked for: they fit by chance."""
+"""The largest exponent tried: higher powers fit by chance."""
 
 
 def powers(
     sizes: Sizes, factor: Fraction | float, seen: Seen = (), slack: float = 0.0
 ) -> list[Powers]:
-    """The simplest powers that fit a factor on its mesh and all others seen; empty if none do.
+    """Return the simplest powers that fit a factor on its mesh and all others; empty if none do.
 
-    There are several where nothing that was tried tells them apart. Where none fit everywhere, the
-    factor comes from more than one thing, and its own mesh counts, without the axes along which the
-    result was right.
+    There are several if no mesh tells them apart. If none fit everywhere, the factor has more than
+    one cause, and only its own mesh counts, without the axes along which the result was right.
     """
     own = (sizes, factor)
     right = {name for name in sizes if _right_along(name, seen, slack)}
@@ -39,7 +38,7 @@ def powers(
 
 
 def _right_along(name: str, seen: Seen, slack: float) -> bool:
-    """Whether the result was right on several devices along this axis alone."""
+    """Return whether the result was right on several devices along this axis alone."""
     alone = [
         abs(float(factor) - 1) <= slack
         for sizes, factor in seen
@@ -65,7 +64,7 @@ def _fits(one: Powers, seen: tuple[Sizes, Fraction | float], slack: float) -> bo
 
 
 def _simplest(found: Sequence[Powers]) -> list[Powers]:
-    """Products of sizes before quotients, and those before squares."""
+    """Return the simplest: products of sizes before quotients, and both before squares."""
 
     def rank(one: Powers) -> tuple[int, int, int]:
         own = one.values()
@@ -76,12 +75,12 @@ def _simplest(found: Sequence[Powers]) -> list[Powers]:
 
 
 def plain_product(one: Powers, sign: int = 1) -> bool:
-    """Whether it is a plain product of sizes, or one over it."""
+    """Return whether all exponents are `sign`: a plain product of sizes, or its inverse."""
     return all(power == sign for power in one.values())
 
 
 def size_words(one: Powers) -> str:
-    """In words: `the square of the size of 'tp'`, `the size of 'tp' over that of 'dp'`."""
+    """Describe: `the square of the size of 'tp'`, `the size of 'tp' over that of 'dp'`."""
     above = [name for name, power in one.items() if power > 0 for _ in range(power)]
     below = [name for name, power in one.items() if power < 0 for _ in range(-power)]
     if not above:

@@ -1,4 +1,4 @@
-"""Values of one device that are taken for those of all."""
+"""Faults in which the value of one device is used as that of all."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class ShareReturned(Fault):
 
     @classmethod
     def from_meaning(cls, m: Any) -> Finding | None:
-        """Say which reduction is missing, from a `Misuse` of shares that are returned."""
+        """Report the missing reduction, from a `Misuse` of shares that are returned."""
         if not m.returned:
             return None
         over, ratio = m.over, m.ratio
@@ -131,7 +131,7 @@ class ShareUsed(Fault):
 
     @classmethod
     def from_meaning(cls, m: Any) -> Finding | None:
-        """Say where a share is used and what has to come first, from a `Misuse`."""
+        """Report where a share is used and what has to come first, from a `Misuse`."""
         over = m.over
         if m.mistake.extreme:
             return cls.found(
@@ -175,7 +175,7 @@ class ShareUsed(Fault):
 
     @classmethod
     def used(cls, m: Any, by: Any, reason: str, remedy: str = "") -> Finding:
-        """Name the operation that uses a share as if it were the whole."""
+        """Report the operation that uses a share as the whole."""
         used = f" at {by.where}" if by.where.line != m.where.line else ""
         return cls.found(
             f"uses each device's own share of a sum over {m.over} as if it were the whole{used}: "
@@ -187,7 +187,7 @@ class ShareUsed(Fault):
 
     @classmethod
     def from_numbers(cls, one: Any) -> Finding | None:
-        """Recognise a value on the way that one reduction makes right."""
+        """Recognise an intermediate value that one reduction makes right."""
         share = one.share
         if share is None:
             return None
@@ -205,7 +205,7 @@ class ShareUsed(Fault):
 
 
 def _combined(over: str, exponent: bool) -> str:
-    """Say how maxima are combined; in a logsumexp so that it can be differentiated too.
+    """Return how maxima are combined; in a logsumexp, in a way that can be differentiated.
 
     JAX has no derivative of pmax.
     """
@@ -246,7 +246,7 @@ class Differs(Fault):
 
     @classmethod
     def from_meaning(cls, m: Any) -> Finding | None:
-        """Name what makes the result that differs."""
+        """Report the operation that makes the result that differs."""
         return cls._found(m.over, m.line)
 
     @classmethod
@@ -280,7 +280,7 @@ class OtherDimension(Fault):
 
     @classmethod
     def from_meaning(cls, m: Any) -> Finding | None:
-        """Name what makes the result whose parts are put together."""
+        """Report the operation that makes the result that is joined along another dimension."""
         return cls.found(
             f"is split over {m.over} along another dimension than out_specs declare",
             m.line,
@@ -304,7 +304,7 @@ class NotFollowed(Fault):
 
     @classmethod
     def from_meaning(cls, m: Any) -> Finding | None:
-        """Say what could not be followed."""
+        """Report what could not be analysed."""
         if m.gap.filled is not None:
             rows, filled = m.gap.filled
             return cls.found(

@@ -1,4 +1,4 @@
-"""Results that differ from what they should be in other ways, as numbers show."""
+"""Other faults that numbers show: random draws, ranges, types and unexplained differences."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class FollowsSharding(Fault):
 
     @classmethod
     def from_numbers(cls, one: Any) -> Finding | None:
-        """Name the draw, and whether each device has a key of its own."""
+        """Report the draw, and whether each device has its own key."""
         if one.draw is None:
             return None
         follows = "depends on random numbers that follow the sharding"
@@ -71,7 +71,7 @@ class FollowsSharding(Fault):
 
     @classmethod
     def note(cls, one: Any) -> str:
-        """Name the comment that accepts a key for each device."""
+        """Return the comment that accepts a separate key for each device."""
         if not one.own_key:
             return ""
         comment = f"`# shardwise: ignore[{cls.code}]`"
@@ -106,7 +106,7 @@ class NotFinite(Fault):
 
     @classmethod
     def from_numbers(cls, one: Any) -> Finding | None:
-        """Say what is not finite or wraps around, and where a value leaves its range."""
+        """Report what is not finite or wraps around, and where a value exceeds its range."""
         if (wrap := one.wraps) is not None:
             found, here = wrap
             on = "" if here else "on one device, and not on the mesh, "
@@ -163,7 +163,7 @@ class OtherType(Fault):
 
     @classmethod
     def from_numbers(cls, one: Any) -> Finding | None:
-        """Say how the type differs."""
+        """Report how structure, dtype or shape differ."""
         if one.structure:
             return cls.found(
                 f"has another structure than on one device: {one.structure_differs}",
@@ -212,7 +212,7 @@ class DependsOnDevices(Fault):
 
     @classmethod
     def from_operation(cls, one: Any, op: Any, does: str, over: str, rows: str) -> Finding:
-        """Report an operation that each device applies to its own part alone."""
+        """Report an operation that each device applies only to its own part."""
         return cls.found(
             f"depends on the number of devices ({one.much}): each device {does} over {over} alone",
             op.where,
@@ -222,7 +222,7 @@ class DependsOnDevices(Fault):
 
     @classmethod
     def from_numbers(cls, one: Any) -> Finding | None:
-        """Name the line at which a result begins to depend on the number of devices."""
+        """Report the line at which a result starts to depend on the number of devices."""
         if one.written:
             return cls.found(
                 "is a number that the program takes from the mesh or from a shape: "
@@ -275,7 +275,7 @@ class NotReference(Fault):
 
     @classmethod
     def from_numbers(cls, one: Any) -> Finding:
-        """Say how the result on one device differs."""
+        """Report how the result on one device differs."""
         what = f"differs from the reference on one device already ({one.much})"
         if not one.same_type:
             what = f"is {one.kind} on one device already, and the reference gives {one.wanted_kind}"

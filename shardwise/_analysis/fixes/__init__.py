@@ -1,3 +1,3 @@
-"""`check`, and fixes: edits of the source that were verified before they are shown."""
+"""`check` with fixes: edits of the source that are verified before they are shown."""
 
 from .run import check as check

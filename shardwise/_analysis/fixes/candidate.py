@@ -1,4 +1,4 @@
-"""A candidate: a few edits of one file, and how to write code that fits into that file."""
+"""A candidate fix: a few edits of one file, written in the style of that file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .source import Edit, Source
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Candidate:
-    """Edits that may make a program right. Nothing is known of them until they are tried."""
+    """Edits that may make a program right; to be verified."""
 
     source: Source
     edits: tuple[Edit, ...]
@@ -25,25 +25,25 @@ class Candidate:
     rank: float
     """Candidates with a low rank are tried first."""
     alone: Candidate | None = None
-    """The part of the edits that may be enough: tried if all of them are right."""
+    """A part of the edits that may suffice: tried once all of them are proved."""
 
     @property
     def text(self) -> str:
-        """Return the edited file."""
+        """The text of the edited file."""
         return self.source.applied(self.edits)
 
     @functools.cached_property
     def lines(self) -> frozenset[int]:
-        """Return the lines that are edited."""
+        """The lines that are edited."""
         return frozenset(self.source.line_of(edit.start) for edit in self.edits)
 
     @property
     def size(self) -> int:
-        """Count the bytes that are replaced or new."""
+        """The number of bytes that are replaced or new."""
         return sum(edit.end - edit.start + len(edit.text) for edit in self.edits)
 
     def overlaps(self, other: Candidate) -> bool:
-        """Whether the edits of two candidates cannot be made together."""
+        """Return whether the edits of two candidates cannot be combined."""
         return any(
             (a.start < b.end and b.start < a.end) or a.start == b.start
             for a in self.edits
@@ -61,7 +61,7 @@ class Candidate:
 
 
 class Writer:
-    """Writes expressions in the manner of a file: its names for JAX's functions, its quotes."""
+    """Writes expressions in the style of a file: its names for JAX functions, its quotes."""
 
     def __init__(self, source: Source, names: Mapping[str, Any]):
         """`names` are the globals of the functions of the file."""
@@ -87,11 +87,11 @@ class Writer:
         return quoted[0] if len(quoted) == 1 else f"({', '.join(quoted)})"
 
     def call(self, name: str, value: str, axes: Sequence[str], rest: str = "") -> str:
-        """Write a collective of a value."""
+        """Write a collective call."""
         return f"{self.lax(name)}({value}, {self.axes(axes)}{rest})"
 
     def operand(self, node: ast.expr, instead_of: ast.expr) -> str:
-        """Write an expression to stand where another one stands, in parentheses if needed."""
+        """Write an expression that replaces another one, in parentheses if needed."""
         text = self.source.text_of(node)
         around = self.source.parents.get(instead_of)
         loose = isinstance(node, LOOSE)
@@ -101,7 +101,7 @@ class Writer:
         return f"({text})" if loose and tight else text
 
     def grouped(self, instead_of: ast.expr, text: str) -> str:
-        """Put text in parentheses where it, and the place of an expression, need them."""
+        """Put replacement text in parentheses if its position requires them."""
         around = self.source.parents.get(instead_of)
         tight = isinstance(around, ast.BinOp | ast.UnaryOp | ast.Attribute | ast.Subscript)
         return f"({text})" if tight and isinstance(_parsed(text), LOOSE) else text
@@ -115,7 +115,7 @@ def _parsed(text: str) -> ast.expr:
 
 
 def _name_of(names: Mapping[str, Any], module: Any) -> str | None:
-    """Return what a file calls a module of JAX's; None where it does not import it."""
+    """Return the name of a JAX module in a file; None if the file does not import it."""
     own = (name for name, value in names.items() if value is module)
     if (name := next(own, None)) is not None or module is jax:
         return name
@@ -124,7 +124,7 @@ def _name_of(names: Mapping[str, Any], module: Any) -> str | None:
 
 
 def lax_import(source: Source) -> ast.ImportFrom | None:
-    """Return the statement `from jax.lax import ...` of a file."""
+    """Return the statement `from jax.lax import ...` of a file, if there is one."""
     return next(
         (
             statement
@@ -136,7 +136,7 @@ def lax_import(source: Source) -> ast.ImportFrom | None:
 
 
 def import_edits(candidate: Candidate, names: Mapping[str, Any]) -> list[Edit]:
-    """Return the edits that import what a candidate uses and its file does not have."""
+    """Return the edits that import names which a candidate uses and its file lacks."""
     source = candidate.source
     used = {name for edit in candidate.edits for name in edit.names} - {*names}
     found = []
@@ -169,6 +169,6 @@ def _import_of_jax(source: Source) -> Edit:
 
 
 def shown(text: str) -> str:
-    """Return source text for a sentence: one line, shortened."""
+    """Shorten source text to one line for a sentence."""
     line = " ".join(text.split())
     return f"`{line if len(line) <= 48 else line[:45] + '...'}`"

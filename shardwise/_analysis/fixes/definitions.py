@@ -1,8 +1,8 @@
-"""Whether executing a statement of a module again would only define something.
+"""Decide whether executing a module-level statement again would only define something.
 
-A decorator or a call may do more: register a function, draw random numbers, open a file. What is
-called while the statement is executed has to be known: a function of a library below, or a
-function of the user that refers to nothing but such functions, modules and constants.
+A decorator or a call may have side effects: register a function, draw random numbers, open a file.
+Everything called while the statement executes has to be known: a function of a library listed
+below, or a user function that refers only to such functions, modules and constants.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 DEFINES = (ast.Assign, ast.AnnAssign, ast.FunctionDef)
-"""The statements that may be executed again."""
+"""The kinds of statements that may be executed again."""
 
 LIBRARIES = frozenset(
     [
@@ -37,7 +37,7 @@ LIBRARIES = frozenset(
         "pytest",
     ]
 )
-"""Packages whose functions keep no record of a call, except those called `register...`."""
+"""Packages whose functions have no side effects, except those named `register...`."""
 
 ACTS = frozenset(
     [
@@ -54,7 +54,7 @@ ACTS = frozenset(
         "next",
     ]
 )
-"""Builtins that do more than return a value."""
+"""Builtins with side effects, or that may run arbitrary code."""
 
 CONSTANTS = (int, float, complex, str, bytes, bool, tuple, frozenset, type(None), np.generic)
 
@@ -74,14 +74,14 @@ def only_defines(
 
 
 def _of_a_call(node: ast.expr) -> bool:
-    """Return whether what is called comes from another call, which is evaluated as well."""
+    """Return whether the called object is the result of another call, which is checked itself."""
     while isinstance(node, ast.Attribute):
         node = node.value
     return isinstance(node, ast.Call | ast.Lambda)
 
 
 def _resolve(node: ast.expr, names: Mapping[str, Any]) -> Any:
-    """Return the object that a dotted name stands for; None where it is no such name."""
+    """Return the object that a dotted name refers to; None if it is no such name."""
     if isinstance(node, ast.Name):
         return names.get(node.id, getattr(builtins, node.id, None))
     if isinstance(node, ast.Attribute):
@@ -107,7 +107,7 @@ def _in_library(target: Any) -> bool:
 
 
 def _changes_nothing(function: FunctionType, seen: tuple[Any, ...]) -> bool:
-    """Return whether a function of the user refers to nothing outside that it could change."""
+    """Return whether a user function refers to nothing outside that it could change."""
     codes = list(_codes(function.__code__))
     if any(
         step.opname in ("STORE_GLOBAL", "DELETE_GLOBAL")

@@ -1,8 +1,8 @@
 """The catalogue of edits: each function yields candidates for one kind of mistake.
 
-None of them is trusted. A candidate is shown only after the edited program was proved, or checked,
-to give what the original program gives on one device; so the catalogue may guess freely, and its
-ranks decide only what is tried first.
+No candidate is trusted. One is shown only after the edited program was proved, or checked, to
+compute what the original program computes on one device; so the catalogue may guess freely, and
+its ranks only decide what is tried first.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ BY_FUNCTION = {
     **dict.fromkeys(("min", "amin", "nanmin"), ("pmin", "psum")),
     **dict.fromkeys(("mean", "average"), ("pmean", "psum")),
 }
-"""How the results of a function on each device become that of all."""
+"""The reductions over devices that match a function of local values, in order of likelihood."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Request:
-    """What edits are wanted: where, over which axes, and what the evidence says."""
+    """The context of a search for edits: the places, the axes and the evidence."""
 
     sites: Sites
     names: Mapping[str, Any]
@@ -43,19 +43,19 @@ class Request:
     axes: Sequence[tuple[str, ...]]
     """The combinations of mesh axes to try, the likely ones first."""
     ratio: float | None = None
-    """By which factor the first wrong result is off, where meaning knows it."""
+    """The factor by which the first wrong result is off, if the analysis knows it."""
     sizes: Mapping[str, int] = dataclasses.field(default_factory=dict)
     """The sizes of the mesh axes."""
     shares: Sequence[ast.expr] = ()
-    """The expressions that give each device's own share of something, in program order."""
+    """The expressions that compute a share of something, in program order."""
     unsummed: bool = False
-    """Whether a gradient is each device's own share."""
+    """Whether a gradient is a share, so that a reduction is missing."""
     unchecked: bool = False
     """Whether the program has a `shard_map` with `check_vma=False`."""
     is_open: bool = False
-    """Whether meaning cannot say what is wrong: places and counts are then the likelier cause."""
+    """Whether the analysis cannot say what is wrong: positions and counts are then more likely."""
     misplaced: bool = False
-    """Whether a result is put together otherwise than it is computed: `out_specs`."""
+    """Whether a result is joined along other dimensions than it is split: wrong `out_specs`."""
 
     @functools.cached_property
     def writer(self) -> Writer:
@@ -63,9 +63,9 @@ class Request:
         return Writer(self.sites.source, self.names)
 
     def varies(self, node: ast.expr, axes: Sequence[str]) -> bool:
-        """Whether a value may differ along axes: else there is nothing to reduce over them.
+        """Whether a value may differ along axes; otherwise there is nothing to reduce.
 
-        A result that is too small may lack a sum of equal values.
+        A result that is too small may lack even a sum of equal values.
         """
         var = self.sites.values.get(node)
         lacks = self.ratio is not None and self.ratio < 1
@@ -77,7 +77,7 @@ class Request:
 
 
 def reduce_value(r: Request) -> Iterator[Candidate]:
-    """Reduce a value over devices where it is made, used or returned."""
+    """Reduce a value over devices where it is computed, used or returned."""
     write, source = r.writer, r.sites.source
     usual = ("pmean", "psum") if r.ratio is not None and r.ratio > 1 else ("psum", "pmean")
     nodes = [*r.sites.named, *r.sites.others]
@@ -98,7 +98,7 @@ def reduce_value(r: Request) -> Iterator[Candidate]:
 
 
 def reduce_gradient(r: Request) -> Iterator[Candidate]:
-    """Reduce a gradient as soon as it is taken."""
+    """Reduce a gradient where it is taken."""
     source, write = r.sites.source, r.writer
     if not r.unsummed:
         return
@@ -111,7 +111,7 @@ def reduce_gradient(r: Request) -> Iterator[Candidate]:
 
 
 def divide_by_size(r: Request) -> Iterator[Candidate]:
-    """Divide what a reduction gives by the number of devices."""
+    """Divide the result of a reduction by the number of devices."""
     source, write = r.sites.source, r.writer
     if r.ratio is None or r.ratio <= 1:
         return
@@ -125,7 +125,7 @@ def divide_by_size(r: Request) -> Iterator[Candidate]:
 
 
 def remove_reduction(r: Request) -> Iterator[Candidate]:
-    """Take away a reduction of what is reduced already."""
+    """Remove a reduction of a value that is already reduced."""
     source, write = r.sites.source, r.writer
     for at, node in enumerate(r.sites.calls({"psum", "pmean", "pmax", "pmin"})):
         if node.args:
@@ -145,7 +145,7 @@ def replace_reduction(r: Request) -> Iterator[Candidate]:
 
 
 def _renamed(r: Request, function: ast.expr, name: str) -> Edit:
-    """Return the edit that calls another function of `jax.lax` in the place of one."""
+    """Return the edit that replaces one function of `jax.lax` by another."""
     text = r.sites.source.text_of(function)
     whole = isinstance(function, ast.Attribute)
     text = text.removesuffix(called(function)) + name if whole else r.writer.lax(name)
@@ -171,9 +171,9 @@ def change_axes(r: Request) -> Iterator[Candidate]:
 
 
 def vary_before_grad(r: Request) -> Iterator[Candidate]:
-    """Make the parameters vary over devices before the gradient: autodiff then does not sum it.
+    """Make parameters vary over devices before the gradient, so that autodiff does not sum it.
 
-    Where a gradient is summed by autodiff and by the program, the sum is to be a mean as well.
+    If autodiff and the program both sum a gradient, also try a mean instead of the program's sum.
     """
     source, write = r.sites.source, r.writer
     sums = _uses(r.sites, "psum") if (r.ratio or 0) > 1 else []
@@ -195,7 +195,7 @@ def vary_before_grad(r: Request) -> Iterator[Candidate]:
 
 
 def _uses(sites: Sites, name: str) -> list[ast.expr]:
-    """Return where a function is called or passed on, those first that are named."""
+    """Return where a function is called or passed, starting with places named by the evidence."""
     calls = [node.func for node in sites.calls({name})]
     names = [node for node in sites.nodes() if isinstance(node, ast.Name | ast.Attribute)]
     passed = [node for node in names if called(node) == name]
@@ -226,7 +226,7 @@ def _gradient_calls(sites: Sites) -> Iterator[ast.Call]:
 
 
 def _differentiated(node: ast.Call) -> list[ast.expr]:
-    """Return the arguments that a gradient is taken for, as far as they are written there."""
+    """Return the arguments that a gradient is taken for, if they are written in the call."""
     inner = node.func if isinstance(node.func, ast.Call) else None
     for keyword in inner.keywords if inner else ():
         if keyword.arg == "argnums" and isinstance(keyword.value, ast.Constant):
@@ -238,7 +238,7 @@ def _differentiated(node: ast.Call) -> list[ast.expr]:
 
 
 def keep_checks(r: Request) -> Iterator[Candidate]:
-    """Drop `check_vma=False`: with the check on, autodiff knows what differs between devices."""
+    """Drop `check_vma=False`: with the check, autodiff knows which values vary over devices."""
     source = r.sites.source
     for keyword in r.sites.keywords() if r.unchecked else ():
         off = isinstance(keyword.value, ast.Constant) and keyword.value.value is False
@@ -249,7 +249,7 @@ def keep_checks(r: Request) -> Iterator[Candidate]:
 
 
 def _without(data: bytes, start: int, end: int) -> Edit:
-    """Return the edit that removes an argument and the comma that belongs to it."""
+    """Return the edit that removes an argument and its comma."""
     before = start
     while data[before - 1 : before].isspace():
         before -= 1
@@ -262,7 +262,7 @@ def _without(data: bytes, start: int, end: int) -> Edit:
 
 
 def add_after_reduction(r: Request) -> Iterator[Candidate]:
-    """Add a bias after the reduction, which otherwise counts it once for each device."""
+    """Add a bias after the reduction, which would otherwise count it once per device."""
     source, write = r.sites.source, r.writer
     for at, node in enumerate(r.sites.calls({"psum", "psum_scatter"})):
         axis = axis_of(node)
@@ -292,7 +292,7 @@ def add_after_reduction(r: Request) -> Iterator[Candidate]:
 
 
 def _sum_behind(sites: Sites, node: ast.expr) -> tuple[ast.BinOp | None, ast.expr | None]:
-    """Return the sum that an expression is, or that a name in its place was assigned."""
+    """Return the sum that an expression is, or that its name was assigned, and where to edit it."""
     if isinstance(node, ast.BinOp):
         return node, None
     if isinstance(node, ast.Name):
@@ -303,7 +303,7 @@ def _sum_behind(sites: Sites, node: ast.expr) -> tuple[ast.BinOp | None, ast.exp
 
 
 def assigned(sites: Sites, name: ast.Name) -> list[ast.expr]:
-    """Return what is assigned to a name in the function around it, above it."""
+    """Return the values assigned to a name before its use in the surrounding function."""
     function = sites.source.function_around(name)
     return [
         node.value
@@ -339,7 +339,7 @@ def reduce_both_parts(r: Request) -> Iterator[Candidate]:
 
 
 def _unwrapped(r: Request, call: ast.Call, node: ast.BinOp, parts: list[Edit]) -> list[Edit] | None:
-    """Return the edits with a reduction of the quotient taken away."""
+    """Return the edits that also remove a reduction around the quotient."""
     source = r.sites.source
     if not call.args:
         return None
@@ -368,7 +368,7 @@ def axis_of(node: ast.Call) -> ast.expr | None:
 
 
 def is_value(node: ast.expr, parent: ast.AST | None) -> bool:
-    """Whether a reduction can stand around an expression."""
+    """Return whether a reduction can be written around an expression."""
     if isinstance(node, ast.Constant | ast.Starred | ast.Lambda | ast.Slice | ast.Tuple):
         return False
     if called(node) in SPECS:
@@ -378,7 +378,7 @@ def is_value(node: ast.expr, parent: ast.AST | None) -> bool:
 
 
 def is_module(node: ast.expr) -> bool:
-    """Whether a name is that of a module: `jnp` of `jnp.mean`, `jnp.linalg` of its `norm`."""
+    """Return whether an expression is a module: `jnp` in `jnp.mean`, `jnp.linalg` in its `norm`."""
     while isinstance(node, ast.Attribute):
         node = node.value
     return isinstance(node, ast.Name) and node.id in ("jnp", "np", "numpy", "jax", "optax")

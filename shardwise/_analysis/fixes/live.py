@@ -1,12 +1,12 @@
 """Run an edited program without importing it again.
 
-An edit inside a function changes the code of functions that exist in the process: while a candidate
-is tried, their `__code__` is that of the edited source, and what they are called by, close over and
-are decorated with stays as it is. So functions inside functions, methods, lambdas and notebook
-cells work alike, and a file with side effects is safe. An edit outside functions (a decorator, a
-constant with specs) executes that one statement again, and those after it that use the names it
-binds, if they only define something; the names get their values back afterwards. JAX's caches see a
-context value of their own for every candidate.
+An edit inside a function changes the code of existing functions: while a candidate is tried, their
+`__code__` is that of the edited source, while callers, closures and decorators stay the same. So
+nested functions, methods, lambdas and notebook cells all work, and a file with side effects is
+safe. An edit outside functions (a decorator, a constant with specs) executes that one statement
+again, and later statements that use the names it binds, if they only define something; afterwards
+the names get their old values back. A context value, new for each candidate, keeps JAX's caches
+apart.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .definitions import only_defines
 from .source import FUNCTIONS, Edit, Source, within_body
 
 Key = tuple[str, int, int]
-"""A function in a file: its qualified name, first line, and number among those that share both."""
+"""A function in a file: its qualified name, first line, and index among those that share both."""
 
 
 def functions_of(file: str) -> list[FunctionType]:
@@ -42,7 +42,7 @@ def functions_of(file: str) -> list[FunctionType]:
 
 
 def codes_in(code: CodeType) -> dict[Key, CodeType]:
-    """Return the code of every function in the code of a module or statement."""
+    """Return the code of every function inside the code of a module or statement."""
     found: dict[Key, CodeType] = {}
 
     def visit(code: CodeType) -> None:
@@ -63,16 +63,16 @@ _NUMBERS = itertools.count(1)
 
 @functools.cache
 def _cache_context() -> Any:
-    """Return the context whose value is part of the key of JAX's caches."""
+    """Return a JAX user context, whose value is part of the keys of JAX's caches."""
     return jax.make_user_context(0)
 
 
 Replace = Callable[[Any], Any]
-"""Gives the edited version of a function of the module; any other object as it is."""
+"""Return the edited version of a function of the module, and any other object unchanged."""
 
 
 class Live:
-    """The functions of one file as they are in this process."""
+    """The functions of one file in this process."""
 
     def __init__(self, source: Source):
         self.source = source
@@ -82,10 +82,10 @@ class Live:
 
     @contextlib.contextmanager
     def edited(self, edits: Sequence[Edit]) -> Iterator[Replace | None]:
-        """Make the edits for as long as the context lasts; None where they cannot be made.
+        """Apply the edits while the context lasts; yield None if they cannot be applied.
 
-        Lines must stay where they are. The yielded function replaces an object of the module by
-        what the edited statement made of it: the program itself may be one.
+        Edits must not change line numbers. The yielded function maps an object of the module to the
+        one that the edited statement defines: the program itself may be such an object.
         """
         pieces = self._pieces(edits)
         if pieces is None:
@@ -101,7 +101,7 @@ class Live:
 
     @property
     def globals(self) -> list[dict[str, Any]]:
-        """Return the global names that the functions see."""
+        """The global names that the functions see."""
         return list({id(one.__globals__): one.__globals__ for one in self.functions}.values())
 
     def _compiled(self, text: str, line: int = 1) -> CodeType:
@@ -109,7 +109,7 @@ class Live:
         return compile(text, self.source.file, "exec", self._flags, dont_inherit=True)
 
     def _pieces(self, edits: Sequence[Edit]) -> dict[ast.stmt, CodeType] | None:
-        """Compile the edited statements of the module, each on its own lines."""
+        """Compile the edited module-level statements, each at its own line."""
         source = self.source
         inside: dict[ast.stmt, list[Edit]] = {}
         for edit in edits:
@@ -125,7 +125,7 @@ class Live:
 
     @contextlib.contextmanager
     def _recoded(self, pieces: Mapping[ast.stmt, CodeType]) -> Iterator[bool]:
-        """Give the functions that exist the code of the edited statements."""
+        """Give existing functions the code of the edited statements."""
         codes = {key: code for piece in pieces.values() for key, code in codes_in(piece).items()}
         changed: list[tuple[FunctionType, CodeType]] = []
         try:
@@ -141,7 +141,7 @@ class Live:
                 function.__code__ = code
 
     def _is_outside(self, statement: ast.stmt, edits: Sequence[Edit]) -> bool:
-        """Whether an edit is of the code of the module, and not of a function in it."""
+        """Return whether an edit changes module-level code, not a function in it."""
         source = self.source
         return any(
             source.statement_at(edit) is statement and source.owner_of(edit) is source.tree
@@ -152,7 +152,7 @@ class Live:
     def _executed(
         self, outside: Sequence[ast.stmt], pieces: Mapping[ast.stmt, CodeType]
     ) -> Iterator[Mapping[int, Any]]:
-        """Execute statements of the module again; yields the new objects by the ids of the old."""
+        """Execute module-level statements again; yield the new objects by the ids of the old."""
         plan = self._dependent(outside)
         if plan is None:
             yield MappingProxyType({})
@@ -189,7 +189,7 @@ class Live:
             found |= {id(before[name]): names[name] for name in bound}
 
     def _dependent(self, outside: Sequence[ast.stmt]) -> list[ast.stmt] | None:
-        """Return the statements to execute again; None where one of them does more than define."""
+        """Return the statements to execute again; None if one of them has side effects."""
         plan: list[ast.stmt] = []
         names: set[str] = set()
         for statement in self.source.tree.body:
@@ -204,7 +204,7 @@ class Live:
         return plan
 
     def _key(self, code: CodeType) -> Any:
-        """Return which function of the source a live code object is."""
+        """Return the key of the function in the source that a live code object belongs to."""
         for count in range(len(self.original)):
             key = code.co_qualname, code.co_firstlineno, count
             if key not in self.original:
@@ -215,14 +215,14 @@ class Live:
 
 
 def imported_by(edits: Sequence[Edit]) -> dict[str, Any]:
-    """Return the names that edits may use and that the fix then imports: jax, and its functions."""
+    """Return the names that edits may use and the fix imports: `jax` and functions of `jax.lax`."""
     used = {name for edit in edits for name in edit.names}
     return {"jax": jax} | {name: getattr(jax.lax, name) for name in used if hasattr(jax.lax, name)}
 
 
 @contextlib.contextmanager
 def _with_names(modules: Sequence[dict[str, Any]], names: Mapping[str, Any]) -> Iterator[None]:
-    """Define global names where they are not defined."""
+    """Define global names in modules that lack them."""
     added = [(own, name) for own in modules for name in names if name not in own]
     try:
         for own, name in added:
@@ -249,13 +249,13 @@ def _user_modules() -> Iterator[dict[str, Any]]:
 
 
 def first_line(statement: ast.stmt) -> int:
-    """Return the first line of a statement, its decorators included."""
+    """Return the first line of a statement, including its decorators."""
     decorators = getattr(statement, "decorator_list", [])
     return min([statement.lineno, *(one.lineno for one in decorators)])
 
 
 def bound_by(statement: ast.stmt) -> set[str]:
-    """Return the names that a statement outside functions binds."""
+    """Return the names that a module-level statement binds."""
     if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
         return {statement.name}
     targets = [node for node in ast.walk(statement) if isinstance(node, ast.Name)]
@@ -263,7 +263,7 @@ def bound_by(statement: ast.stmt) -> set[str]:
 
 
 def read_by(statement: ast.stmt) -> set[str]:
-    """Return the names that executing a statement reads; not those inside functions."""
+    """Return the names that executing a statement reads, except inside functions."""
     return {
         node.id
         for node in outside_functions(statement)
@@ -272,7 +272,7 @@ def read_by(statement: ast.stmt) -> set[str]:
 
 
 def outside_functions(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield the nodes below one that are evaluated with it: not the bodies of functions."""
+    """Yield a node and the nodes evaluated with it, without function bodies."""
     yield node
     for child in ast.iter_child_nodes(node):
         if not (isinstance(node, FUNCTIONS) and within_body(node, child)):
@@ -291,7 +291,7 @@ def _future_flags(tree: ast.Module) -> int:
 
 
 def _alike(live: CodeType, compiled: CodeType) -> bool:
-    """Whether a code object was compiled from this source; pytest rewrites only `assert`."""
+    """Return whether a code object was compiled from this source; pytest rewrites only `assert`."""
     return (
         live.co_varnames[: live.co_argcount] == compiled.co_varnames[: compiled.co_argcount]
         and live.co_freevars == compiled.co_freevars
@@ -301,5 +301,5 @@ def _alike(live: CodeType, compiled: CodeType) -> bool:
 
 
 def _fits(function: FunctionType, code: CodeType, original: CodeType) -> bool:
-    """Whether a function can take another code, and the code is another one."""
+    """Return whether a function can take a code object, and the code differs from its own."""
     return code.co_freevars == function.__code__.co_freevars and code != original

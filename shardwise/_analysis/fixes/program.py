@@ -1,4 +1,4 @@
-"""A wrong program as the search sees it: what is right, and how an edited version compares."""
+"""A wrong program in the search: what is right, and how an edited version compares."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ..prove.reading import ReadProgram
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Program:
-    """A wrong program, and what it should be."""
+    """A wrong program, and what it should compute."""
 
     f: Callable[..., Any]
     args: tuple[Any, ...]
@@ -29,7 +29,7 @@ class Program:
     options: tuple[Any, Static]
     reference: Callable[..., Any] | None
     plain: ReadProgram
-    """What is right: the original program on one device, or the reference."""
+    """The definition of right: the original program on one device, or the reference."""
     examined: Examined
 
     @classmethod
@@ -41,7 +41,7 @@ class Program:
         reference: Any,
         options: tuple[Any, Static],
     ) -> Program:
-        """Return the program, with what the check has read of it before anything is edited."""
+        """Build it from the results of the check, before anything is edited."""
         ones = one_device(meshes[0])
         args = examined.args
         in_specs, static = options
@@ -57,18 +57,18 @@ class Program:
 
     @property
     def hardest(self) -> AbstractMesh:
-        """Return the mesh that shows the most: the largest."""
+        """The mesh most likely to expose mistakes: the largest."""
         return self.meshes[-1]
 
     def read(self, mesh: AbstractMesh, f: Any = None) -> ReadProgram:
-        """Trace the program, or an edited `f`, and follow its values."""
+        """Trace the program, or an edited `f`, and analyse its values."""
         own = Tracing(f or self.f, mesh, *self.options)
         return ReadProgram.of(own, mesh, self.args, self.plain)
 
     def gaps(self, mesh: AbstractMesh, f: Any) -> list[list[Gap]] | None:
         """Return where each result differs from what it should be; None if it may deadlock.
 
-        Devices are followed one by one only where nothing else says that the program is wrong.
+        Devices are followed separately only if nothing else shows that the program is wrong.
         """
         found = self.read(mesh, f)
         if found.sites or found.traced.tree != self.plain.traced.tree:
@@ -77,17 +77,17 @@ class Program:
         return [row.gaps for row in found.compared(self.plain)] if is_open(gaps) else gaps
 
     def proved(self, f: Any) -> bool:
-        """Whether every result is proved on the other meshes, one device included."""
+        """Return whether every result is proved on the other meshes, including one device."""
         others = dict.fromkeys([one_device(self.hardest), *self.meshes[:-1]])
         right = [[] for _ in self.plain.traced.result_paths]
         return all(self.gaps(mesh, f) == right for mesh in others)
 
     def agrees(self, f: Any) -> bool:
-        """Whether the numbers are right on the largest mesh."""
+        """Return whether the numbers are right on the largest mesh."""
         return self.examined.agrees(Tracing(f, self.hardest, *self.options))
 
     def checked(self, f: Any) -> bool:
-        """Whether the numbers are right on every mesh."""
+        """Return whether the numbers are right on every mesh."""
         if self.right is None:
             return False
         verdict = examine(f, self.args, self.meshes, self.right, self.options).verdict
@@ -95,14 +95,14 @@ class Program:
 
     @functools.cached_property
     def right(self) -> Callable[..., Any] | None:
-        """Return what is right as a function that edits do not reach; None if there is none."""
+        """The right program as a function that edits do not affect; None if there is none."""
         if self.reference is not None:
             return self.reference
         ones = one_device(self.hardest)
         try:
             simulated = simulate(self.f, mesh=ones)
             traced, shape = jax.make_jaxpr(simulated, return_shape=True)(*self.args)
-        except Exception:  # objects, static arguments: numbers are then not compared
+        except Exception:  # objects or static arguments: numbers are then not compared
             return None
         tree = jax.tree.structure(shape)
 
@@ -114,5 +114,5 @@ class Program:
 
 
 def is_open(found: list[list[Gap]]) -> bool:
-    """Whether nothing says that a result is wrong, and not all are proved."""
+    """Return whether nothing shows that a result is wrong, but not all are proved."""
     return any(found) and all(gap.kind == "other" for gaps in found for gap in gaps)

@@ -1,6 +1,6 @@
-"""Further edits: rewrite an expression so that it takes the whole array into account.
+"""Edits that rewrite an expression so that it applies to the whole array.
 
-They are larger than those in `edits` and come after them.
+They change more than those in `edits` and are tried later.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ DRAWS = {
     "bits": 1,
     "rademacher": 1,
 }
-"""The functions of `jax.random`, and the number of the argument that is the shape."""
+"""The functions of `jax.random`, with the index of their shape argument."""
 
 
 def move_reduction(r: Request) -> Iterator[Candidate]:
-    """Reduce before a function that is not linear, not after it."""
+    """Reduce before a nonlinear function instead of after it."""
     source, write = r.sites.source, r.writer
     for at, node in enumerate(r.sites.calls({"psum", "pmean"})):
         axis = axis_of(node)
@@ -61,7 +61,7 @@ def move_reduction(r: Request) -> Iterator[Candidate]:
 
 
 def gather_operand(r: Request) -> Iterator[Candidate]:
-    """Gather an operand where an operation needs all of it."""
+    """Gather an operand of an operation that needs all of it."""
     source, write = r.sites.source, r.writer
     names = [
         child
@@ -86,7 +86,7 @@ def gather_operand(r: Request) -> Iterator[Candidate]:
 
 
 def take_one(r: Request) -> Iterator[Candidate]:
-    """Take the value of the last device, or of the first, not of all."""
+    """Take the value of the last or the first device instead of the sum over all."""
     source, write = r.sites.source, r.writer
     for at, node in enumerate(r.sites.calls({"psum"})):
         axis = axis_of(node)
@@ -128,7 +128,7 @@ def change_dimension(r: Request) -> Iterator[Candidate]:
 
 
 def draw_for_all(r: Request) -> Iterator[Candidate]:
-    """Draw random numbers for the whole array, and keep the part of this device."""
+    """Draw random numbers for the whole array, and keep this device's part."""
     source = r.sites.source
     for node in r.sites.calls(set(DRAWS)):
         named = [keyword.value for keyword in node.keywords if keyword.arg == "shape"]
@@ -152,7 +152,7 @@ def draw_for_all(r: Request) -> Iterator[Candidate]:
 
 
 def _cuts(r: Request, node: ast.expr) -> Iterator[dict[int, tuple[str, ...]]]:
-    """Yield how a value may be split: for each dimension, the axes along which it is."""
+    """Yield the ways in which a value may be split: the axes of each dimension."""
     local, whole = r.sites.values.get(node), r.sites.whole.get(node)
     if local is None or whole is None or len(local.shape) != len(whole.shape):
         yield from ({0: axes} for axes in r.axes[:2])
@@ -171,7 +171,7 @@ def _cuts(r: Request, node: ast.expr) -> Iterator[dict[int, tuple[str, ...]]]:
 def _part_of_whole(
     r: Request, node: ast.Call, shape: ast.expr, cut: dict[int, tuple[str, ...]]
 ) -> str:
-    """Write a draw of the whole array, and the slice of this device."""
+    """Write a draw of the whole array and the slice of this device."""
     source, write = r.sites.source, r.writer
     last = max(cut)
     if isinstance(shape, ast.Tuple) and len(shape.elts) > last:
@@ -197,7 +197,7 @@ def _part_of_whole(
 
 
 def one_key(r: Request) -> Iterator[Candidate]:
-    """Use the same key on every device, for numbers that have to agree."""
+    """Use the same key on every device, for numbers that have to be equal."""
     source = r.sites.source
     for node in r.sites.calls({"axis_index"}):
         if any(
@@ -207,7 +207,7 @@ def one_key(r: Request) -> Iterator[Candidate]:
 
 
 def _without_index(r: Request, key: ast.expr) -> Iterator[Edit]:
-    """Yield the edits that make `fold_in(key, axis_index(...))` the same on every device."""
+    """Yield the edits that make `fold_in(key, axis_index(...))` equal on every device."""
     source = r.sites.source
     values = [key, *(assigned(r.sites, key) if isinstance(key, ast.Name) else [])]
     for node in (child for value in values for child in ast.walk(value)):
@@ -230,7 +230,7 @@ def global_positions(r: Request) -> Iterator[Candidate]:
 
 
 def nudge(r: Request) -> Iterator[Candidate]:
-    """Correct an index, a bound or a direction by one."""
+    """Correct an off-by-one index or bound, or a wrong direction."""
     source, write = r.sites.source, r.writer
     swapped = {ast.Lt: "<=", ast.LtE: "<", ast.Gt: ">=", ast.GtE: ">"}
     rank = 3.5 if r.is_open else 7
@@ -273,9 +273,9 @@ def change_specs(r: Request) -> Iterator[Candidate]:
         for nth, entry in enumerate(entries):
             text = f"{source.text_of(node.func)}({entry})"
             shared = not entry and source.owner_of(source.replace(node, text)) is source.tree
-            if text != source.text_of(node) and not shared:  # others may use a constant
+            if text != source.text_of(node) and not shared:  # other code may use the constant
                 described = f"declare {text} instead of {source.text_of(node)}"
-                # An argument that every device has whole is right, and no longer sharded.
+                # Replicating an argument is right too, but the program is then no longer sharded.
                 last = 4 if not entry and not _is_for_results(r, node) else 0
                 described += ": every device then has all of it" if last else ""
                 own = rank + last + 0.2 * at + 0.1 * nth
@@ -283,7 +283,7 @@ def change_specs(r: Request) -> Iterator[Candidate]:
 
 
 def _is_for_results(r: Request, node: ast.Call) -> bool:
-    """Whether a spec is, or may be, one of `out_specs`."""
+    """Return whether a spec belongs to `out_specs`."""
     parent = r.sites.source.parents.get(node)
     while parent is not None and not isinstance(parent, ast.stmt):
         if isinstance(parent, ast.keyword) and parent.arg in ("in_specs", "out_specs"):

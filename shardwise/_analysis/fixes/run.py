@@ -1,4 +1,4 @@
-"""`check`, as it is called."""
+"""The public function `check`."""
 
 from __future__ import annotations
 
@@ -34,47 +34,47 @@ def check(
     fix: bool = True,
     progress: Telling = None,
 ) -> Verdict:
-    """Is `f` right on any number of devices, and if not, at which line.
+    """Check that `f` is right on any number of devices, and locate the line if it is not.
 
-    Reads `f` on every mesh asked for, and runs it, simulated, on the largest and on those on which
-    it is not proved right. Compares each result with that of the mesh of ones, or with `reference`.
+    Analyses `f` on every mesh, and runs it, simulated, on the largest mesh and on those where it is
+    not proved right. Each result is compared with that on one device, or with `reference`.
 
     Args:
-        f: The function, with `jax.shard_map` somewhere inside. If it takes a keyword `mesh`, it is
-            given it; otherwise it runs under it as the ambient mesh.
-        *args: Its arguments: pytrees of arrays, Flax NNX objects. They are left as they are. For a
-            `jax.ShapeDtypeStruct` among them, or an object made by `nnx.eval_shape`, values are
-            drawn.
+        f: The function, with `jax.shard_map` somewhere inside. If it takes a keyword `mesh`, the
+            mesh is passed to it; otherwise the mesh is the ambient mesh.
+        *args: Its arguments: pytrees of arrays, Flax NNX objects. They are not modified. For a
+            `jax.ShapeDtypeStruct`, or an object made by `nnx.eval_shape`, values are drawn.
         mesh: Axis names, each with a size or a list of sizes: `{"data": [1, 2, 4, 8]}`. With
-            several axes every combination is tried. A mesh is tried alone, a list of meshes with
-            the same axes one after the other. It has to be named.
-        reference: What is right: a function of the same arguments, or its result. Left out, the
-            result on the mesh of ones.
-        rtol: An element may differ by `atol + rtol * |reference|`. Left out, both of them, by a
-            millionth of itself (1e-10 of what is declared float64): programs are evaluated in
+            several axes every combination is tried. Also a mesh, or a list of meshes with the same
+            axes. Required, as a keyword.
+        reference: What is right: a function of the same arguments, or its result. By default, the
+            result on one device.
+        rtol: An element may differ by `atol + rtol * |reference|`. Without `rtol` and `atol`, by a
+            millionth of itself (1e-10 for results declared float64): programs are evaluated in
             float64, whatever dtypes they declare.
         atol: See `rtol`.
-        seed: From which values are drawn.
-        in_specs: How the arguments lie on a mesh with Explicit axes, as in `sw.simulate`.
+        seed: The seed of drawn values.
+        in_specs: How the arguments are sharded on a mesh with Explicit axes, as in `sw.simulate`.
         static_argnums: Positional arguments that are not arrays, by number, as in `jax.jit`.
         static_argnames: Arguments that are not arrays, by name, as in `jax.jit`.
-        all_meshes: Whether to run on every mesh. Left out, the largest mesh is run first, and where
-            it is wrong, smaller ones are confirmed by reading the program; those of a long program
-            of which that says nothing stand in `verdict.not_run`.
-        fix: Whether to look for an edit of the source that makes a wrong program right. It is tried
-            before it is shown, and stands in `finding.fix`.
-        progress: What is going on, while it takes long: None is a line on a terminal that goes away
-            by itself and nothing elsewhere, True also lines where there is no terminal, False
-            nothing. A function is given the words: `progress=print`.
+        all_meshes: Whether to run on every mesh. By default, the largest mesh runs first, and if it
+            is wrong, smaller meshes are decided by analysis; those of a long program that cannot be
+            decided this way are listed in `verdict.not_run`.
+        fix: Whether to search for an edit of the source that makes a wrong program right. It is
+            verified before it is shown, and stored in `finding.fix`.
+        progress: Where to show progress: None for a temporary line on a terminal, True for lines
+            in other outputs too, False for nothing, or a function that is called with each
+            message: `progress=print`.
 
     Returns:
-        The verdict: true where the program is right on every mesh.
+        The verdict: true if the program is right on every mesh.
 
     Raises:
         ArgumentError: There is no `mesh`.
-        ShardingError: The program cannot run on one of the meshes: a size does not divide, say.
+        ShardingError: The program cannot run on one of the meshes, for example because an axis
+            size does not divide a dimension.
         UnsupportedError: The program uses something that cannot be simulated.
-        ShardwiseError: An option makes no sense.
+        ShardwiseError: An option is invalid.
 
     Example:
         ```python

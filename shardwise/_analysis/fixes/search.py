@@ -1,10 +1,10 @@
-"""Find an edit that makes a wrong program right, and verify it before anyone sees it.
+"""Find an edit that makes a wrong program right, and verify it before it is shown.
 
-The original program on one device (or the reference) says what is right. A candidate is executed,
-traced on every mesh, and its meaning compared with that: `"proved"`. Where no candidate can be
-proved, the most promising ones are run on the same arguments instead: `"checked"`. An edit that
-makes some results right and none wrong is kept, and the search goes on from there, so that two
-mistakes in one program are fixed by one patch.
+The original program on one device (or the reference) defines what is right. A candidate is
+executed, traced on every mesh, and compared with that symbolically: `"proved"`. If no candidate can
+be proved, the most promising ones are run on the same arguments instead: `"checked"`. An edit that
+makes some results right and none wrong is kept, and the search continues from there, so that one
+patch can fix two mistakes.
 """
 
 from __future__ import annotations
@@ -33,52 +33,52 @@ from .source import Source, shown_path, unified_diff
 from .statistics import STATISTICS
 
 MOST = 24
-"""How many candidates are tried on a mesh or two; half as many more for each further mesh.
+"""How many candidates are tried for one or two meshes; half as many more for each further mesh.
 
-A number and not a time, so that any machine finds the same.
+A count instead of a time limit, so that every machine finds the same fix.
 """
 
 OPERATIONS = 150, 8
-"""How many operations of edited programs are followed for each mesh that was checked: so many, and
-so many times those of the program. The search is to take no longer than the check, which compiles
-and runs the program on each mesh."""
+"""The budget of analysed operations per mesh: a constant, and a multiple of the program's number of
+operations. The search should take no longer than the check, which compiles and runs the program on
+each mesh."""
 
 APART = 3
-"""How many times as long it takes to follow a program with its devices kept apart."""
+"""How many times longer the analysis takes if it follows each device separately."""
 
 RUNS = 2
 """How many candidates that can be neither proved nor refuted are run."""
 
 MISTAKES = 3
-"""How many mistakes in one program are looked for."""
+"""The largest number of mistakes in one program that are fixed."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Tried:
-    """A candidate on the mesh that shows the most."""
+    """A candidate and its result on the hardest mesh."""
 
     candidate: Candidate
     gaps: list[list[Gap]]
 
     @property
     def right(self) -> frozenset[int]:
-        """Return the results that are proved."""
+        """The indices of the results that are proved."""
         return frozenset(index for index, gaps in enumerate(self.gaps) if not gaps)
 
     @property
     def mistakes(self) -> int:
-        """Count the operations on shares that are left."""
+        """The number of operations that still misuse a share."""
         return len({id(one.op) for gaps in self.gaps for gap in gaps for one in gap.mistakes})
 
     def is_better(self, other: Tried) -> bool:
-        """Whether more results are right, or fewer operations wrong, and none got worse."""
+        """Return whether more results are right, or fewer operations wrong, and none got worse."""
         if not self.right >= other.right or self.is_open:
             return False
         return self.right > other.right or 0 < self.mistakes < other.mistakes
 
     @property
     def is_open(self) -> bool:
-        """Whether nothing says that the candidate is wrong."""
+        """Whether nothing shows that the candidate is wrong."""
         return is_open(self.gaps)
 
 
@@ -89,7 +89,7 @@ def fixed(
     reference: Any,
     options: tuple[Any, Static],
 ) -> Verdict:
-    """Return the verdict with a verified fix at the finding that it resolves, if there is one."""
+    """Return the verdict with a verified fix at the finding that it resolves, if one is found."""
     verdict = examined.verdict
     if verdict.ok or (reference is not None and not callable(reference)):
         return verdict
@@ -98,7 +98,7 @@ def fixed(
         program = Program.of(examined, f, meshes, reference, options)
         search = Search(program, verdict.findings)
         found = search.run()
-    except Exception as error:  # a fix is an extra: a bug in the search must not cost the verdict
+    except Exception as error:  # fixes are optional: a bug here must not cost the verdict
         warn(
             f"shardwise could not look for a fix ({type(error).__name__}: {error}). This is a bug "
             "in shardwise: a report with the program would help.",
@@ -113,7 +113,7 @@ def fixed(
 
 
 def fix_of(candidate: Candidate, how: str, names: Any) -> Fix:
-    """Return a verified candidate as what the user sees."""
+    """Return a verified candidate as the fix shown to the user."""
     source = candidate.source
     after = source.applied([*candidate.edits, *import_edits(candidate, names)])
     diff = unified_diff(shown_path(source.file), source.text, after)
@@ -121,7 +121,7 @@ def fix_of(candidate: Candidate, how: str, names: Any) -> Fix:
 
 
 def _led(findings: Sequence[Finding], candidate: Candidate, fix: Fix) -> tuple[Finding, ...]:
-    """Return the findings with the one that the fix resolves first, and the others behind it."""
+    """Return the findings, the one resolved by the fix first; others refer to the fix."""
     lines = [candidate.source.line_of(edit.start) for edit in candidate.edits]
 
     def distance(finding: Finding) -> tuple[bool, float]:
@@ -153,7 +153,7 @@ class Search:
         self.whole = values_of(program.plain.body, self.sources)
 
     def run(self) -> tuple[Candidate, str] | None:
-        """Return the first candidate that is verified, and how it was."""
+        """Return the first verified candidate, and how it was verified."""
         now = Tried(_NOTHING, self._gaps_at_first())
         best: Candidate | None = None
         open_ones: list[Tried] = []
@@ -173,7 +173,7 @@ class Search:
                     open_ones.append(tried)
                 elif tried.is_better(better or now):
                     better = tried
-                    if tried.right > now.right:  # what is proved stays: go on from here
+                    if tried.right > now.right:  # proved results stay: continue from here
                         break
             if better is None or self.is_over:
                 break
@@ -181,7 +181,7 @@ class Search:
         return self._checked(open_ones)
 
     def _is_proved(self, tried: Tried) -> bool:
-        """Whether every result is proved on every mesh."""
+        """Return whether every result is proved on every mesh."""
         whole = len(tried.right) == len(tried.gaps)
         return whole and bool(self._with(tried.candidate, self.program.proved))
 
@@ -199,17 +199,17 @@ class Search:
         return None
 
     def _is_checked(self, candidate: Candidate) -> bool:
-        if self.program.right is None:  # evaluated here, before the program is edited
+        if self.program.right is None:  # must be evaluated before the program is edited
             return False
         return bool(self._with(candidate, self.program.checked))
 
     @property
     def is_over(self) -> bool:
-        """Whether enough was tried."""
+        """Whether the search budget is used up."""
         return self.tried >= self.most or self.followed >= self.budget
 
     def candidates(self, gaps: list[list[Gap]], best: Candidate | None) -> list[Candidate]:
-        """Return what to try next, the most likely first; each goes on from the `best` so far."""
+        """Return what to try next, the most likely first; each extends the `best` edit so far."""
         found = [one for request in self._requests(gaps) for one in self._made(request)]
         found.sort(key=lambda one: (one.rank + self._distance(one), one.size))
         if best is not None:
@@ -222,8 +222,8 @@ class Search:
     def _made(self, request: Request) -> Iterator[Candidate]:
         """Yield all candidates for a file.
 
-        Where a derivative is taken with `check_vma=False`, a reduction inside of what is
-        differentiated has the wrong derivative: it is tried with the check on as well.
+        With `check_vma=False`, a reduction inside a differentiated function has the wrong
+        derivative: such edits are also tried with the check turned on.
         """
         on = [*keep_checks(request)]
         yield from on
@@ -248,7 +248,7 @@ class Search:
         }
 
     def _distance(self, candidate: Candidate) -> float:
-        """Rank edits at the line of the first finding before those of others, and of none."""
+        """Rank edits by line: the first finding's, then those of other findings, then the rest."""
         file = candidate.source.file
         named = [one.where.line for one in self.findings if one.certain and one.where.file == file]
         if not named or named[0] in candidate.lines:
@@ -285,14 +285,14 @@ class Search:
             )
 
     def _shares(self, gaps: Sequence[Gap], source: Source) -> list[ast.expr]:
-        """Return the expressions of a file that give a share which is used as if it were whole."""
+        """Return the expressions of a file that compute a share which is used as the whole."""
         mistakes = [one.used or one for gap in gaps for one in gap.mistakes]
         born = dict.fromkeys(one.born for one in mistakes if one.born and not one.born.backward)
         found = [next(self.sources.expressions(op), None) for op in born]
         return list(dict.fromkeys(one[1] for one in found if one is not None and one[0] is source))
 
     def attempt(self, candidate: Candidate) -> Tried | None:
-        """Try a candidate on the mesh that shows the most; None where it cannot be traced."""
+        """Try a candidate on the hardest mesh; None if it cannot be traced."""
         self.tried += 1
         program = self.program
         found = self._with(candidate, lambda f: program.gaps(program.hardest, f))
@@ -311,12 +311,12 @@ class Search:
         return self.live[source.file]
 
     def _with(self, candidate: Candidate, ask: Callable[[Any], Any]) -> Any:
-        """Ask something of the edited program; None where it cannot be traced."""
+        """Call a function with the edited program; None if that raises an error."""
         live = self.live_of(candidate.source)
         try:
             with live.edited(candidate.edits) as replaced:
                 return ask(replaced(self.program.f)) if replaced else None
-        except Exception:  # whatever an edit does to a program, it is then no fix of it
+        except Exception:  # an edit that breaks the program is not a fix
             return None
 
 
@@ -328,7 +328,7 @@ _NOTHING: Any = None
 
 
 def _named(gap: Gap) -> Iterator[Op]:
-    """Yield the operations that the evidence names, where the mistake was made first."""
+    """Yield the operations that the evidence names, starting with where the mistake was made."""
     mistakes = [one for one in (gap.mistake, *gap.mistakes) if one is not None]
     for mistake in mistakes:
         used = mistake.used or mistake

@@ -1,4 +1,4 @@
-"""Where in the source the operations of a program stand: the places that an edit may change."""
+"""Find the places in the source that an edit may change, from the operations of a program."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ GRADIENTS = {"grad", "value_and_grad", "vjp", "jacrev"}
 
 
 class Sources:
-    """The user's files, each read once."""
+    """A cache of the user's files."""
 
     def __init__(self) -> None:
         self._read: dict[str, Source | None] = {}
@@ -27,7 +27,7 @@ class Sources:
         return self._read[file]
 
     def expressions(self, op: Op) -> Iterator[tuple[Source, ast.expr]]:
-        """Yield the user's expressions that an operation was traced in, from the inside out."""
+        """Yield the user's expressions that an operation was traced from, innermost first."""
         for origin in (op.source, *op.calls):
             for frame in _jax.user_frames(origin) if origin is not None else ():
                 source = self[frame.file]
@@ -39,33 +39,33 @@ class Sources:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Sites:
-    """What an edit of one file may change, the most likely places first."""
+    """The places in one file that an edit may change, the most likely first."""
 
     source: Source
     named: Sequence[ast.expr]
-    """The expressions that the evidence names, with those around them."""
+    """The expressions that the evidence names, their parts, and those around them."""
     others: Sequence[ast.expr]
-    """All other expressions that are computed inside a `shard_map`."""
+    """All other expressions computed inside a `shard_map`."""
     functions: frozenset[ast.AST]
-    """The functions in which they stand."""
+    """The functions that contain them."""
     values: Mapping[ast.expr, Var]
-    """What the expressions give, on the mesh."""
+    """The values of the expressions on the mesh."""
     whole: Mapping[ast.expr, Var]
-    """What they give on one device."""
+    """Their values on one device."""
 
     def nodes(self, outside: bool = False) -> list[ast.AST]:
-        """Return what is below the functions, each node once; also what is outside functions."""
+        """Return all nodes of the functions, each once; with `outside` also module-level code."""
         found = dict.fromkeys(node for one in self.functions for node in ast.walk(one))
         if outside:
             found |= dict.fromkeys(outside_functions(self.source.tree))
         return [*found]
 
     def keywords(self) -> list[ast.keyword]:
-        """Return the arguments that are given by name, also in decorators and constants."""
+        """Return all keyword arguments, including those of decorators and constants."""
         return [node for node in self.nodes(outside=True) if isinstance(node, ast.keyword)]
 
     def specs(self) -> list[ast.Call]:
-        """Return the partition specs that are written in the file."""
+        """Return the partition specs written in the file."""
         return [
             node
             for node in self.nodes(outside=True)
@@ -73,7 +73,7 @@ class Sites:
         ]
 
     def calls(self, names: set[str]) -> list[ast.Call]:
-        """Return the calls of functions with these names, those first that are named."""
+        """Return the calls of functions with these names, those that the evidence names first."""
         found = [
             node for node in self.nodes() if isinstance(node, ast.Call) and called(node) in names
         ]
@@ -82,7 +82,7 @@ class Sites:
 
 
 def called(node: ast.expr) -> str:
-    """Return the last part of the name of what is called: `psum` of `jax.lax.psum(x, "data")`."""
+    """Return the last part of a called name: `psum` for `jax.lax.psum(x, "data")`."""
     func = node.func if isinstance(node, ast.Call) else node
     if isinstance(func, ast.Attribute):
         return func.attr
@@ -96,9 +96,9 @@ def sites_of(
     sources: Sources,
     whole: Mapping[ast.expr, Var],
 ) -> list[Sites]:
-    """Return the places of a program that edits may change, for each file of the user's.
+    """Return the places of a program that edits may change, for each file of the user.
 
-    Only what the `wrong` results come from is looked at.
+    Only operations that the `wrong` results depend on are considered.
     """
     named: dict[Source, dict[ast.expr, None]] = {}
     others: dict[Source, dict[ast.expr, None]] = {}
@@ -121,7 +121,7 @@ def sites_of(
 
 
 def values_of(body: Body, sources: Sources) -> dict[ast.expr, Var]:
-    """Return what each expression of the user's gives: the last value that is computed in it."""
+    """Return the value of each expression of the user: the last one computed in it."""
     return {
         node: op.outs[0]
         for op in walk(body.ops)
@@ -131,7 +131,7 @@ def values_of(body: Body, sources: Sources) -> dict[ast.expr, Var]:
 
 
 def _inside(node: ast.expr) -> Iterator[ast.expr]:
-    """Yield the parts of an expression that are values by themselves."""
+    """Yield the calls and binary operations inside an expression."""
     for child in ast.walk(node):
         if child is not node and isinstance(child, ast.Call | ast.BinOp):
             yield child

@@ -1,4 +1,4 @@
-"""A user's source file as text with byte ranges: find expressions, replace them, show the diff."""
+"""A source file as text with byte ranges: find expressions, replace them, show the diff."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 Range = tuple[int, int, int, int]
-"""First line, last line, first column, last column; columns in bytes, as Python counts them."""
+"""First line, last line, first column, last column; columns in bytes, as in `ast`."""
 
 
 @dataclasses.dataclass(frozen=True, order=True)
@@ -26,12 +26,12 @@ class Edit:
 
     @property
     def names(self) -> set[str]:
-        """Return the names that the new text uses, but for attributes."""
+        """The names that the new text uses, without attributes."""
         return set(re.findall(r"(?<![\w.])[A-Za-z_]\w*", self.text))
 
 
 class Source:
-    """One file: its text, its syntax tree, and where each expression stands."""
+    """One file: its text, its syntax tree, and the positions of its expressions."""
 
     def __init__(self, file: str, text: str):
         self.file, self.text = file, text
@@ -47,7 +47,7 @@ class Source:
 
     @classmethod
     def read(cls, file: str) -> Source | None:
-        """Read a file, or a notebook cell; None where there is no source that parses."""
+        """Read a file or a notebook cell; None if its source is missing or does not parse."""
         text = "".join(linecache.getlines(file))
         try:
             return cls(file, text) if text.strip() else None
@@ -63,7 +63,7 @@ class Source:
         return found
 
     def expression_at(self, place: Range) -> ast.expr | None:
-        """Return the expression that stands exactly there."""
+        """Return the expression at exactly this range."""
         return self._by_range.get(place)
 
     def span(self, node: ast.expr | ast.keyword | ast.stmt) -> tuple[int, int]:
@@ -72,24 +72,24 @@ class Source:
         return self._starts[first - 1] + column, self._starts[last - 1] + end
 
     def offset(self, line: int, column: int) -> int:
-        """Return the byte at a line and column."""
+        """Return the byte offset of a line and column."""
         return self._starts[line - 1] + column
 
     def line_of(self, offset: int) -> int:
-        """Return the line of a byte."""
+        """Return the line of a byte offset."""
         return bisect.bisect_right(self._starts, offset)
 
     def text_of(self, node: ast.expr) -> str:
-        """Return the source of a node."""
+        """Return the source text of a node."""
         start, end = self.span(node)
         return self.data[start:end].decode()
 
     def replace(self, node: ast.expr, text: str) -> Edit:
-        """Return the edit that puts `text` in the place of a node."""
+        """Return the edit that replaces a node by `text`."""
         return Edit(*self.span(node), text)
 
     def around(self, node: ast.AST) -> Iterator[ast.expr]:
-        """Yield the expressions around a node, from the inside out, up to its statement."""
+        """Yield the expressions around a node, innermost first, up to its statement or lambda."""
         parent = self.parents.get(node)
         while parent is not None and not isinstance(parent, ast.stmt):
             if isinstance(parent, ast.Lambda):
@@ -106,7 +106,7 @@ class Source:
         return found or self.tree
 
     def statement_at(self, edit: Edit) -> ast.stmt | None:
-        """Return the statement of the module that an edit is inside of."""
+        """Return the module-level statement that contains an edit."""
         for statement, (start, end) in self._statements.items():
             if start <= edit.start and edit.end <= end:
                 return statement
@@ -123,7 +123,7 @@ class Source:
         return found
 
     def edited_statement(self, statement: ast.stmt, edits: Iterable[Edit]) -> str:
-        """Return the text of one statement of the module with edits inside of it."""
+        """Return the text of a module-level statement with edits applied."""
         start, end = self._statements[statement]
         moved = [Edit(edit.start - start, edit.end - start, edit.text) for edit in edits]
         return _applied(self.data[start:end], moved).decode()
@@ -137,7 +137,7 @@ class Source:
         for function in self._functions:
             for child in ast.iter_child_nodes(function):
                 if within_body(function, child) and self._contains(child, edit):
-                    owner = function  # the inner ones come later
+                    owner = function  # inner functions come later
         return owner
 
     @functools.cached_property
@@ -151,7 +151,7 @@ class Source:
         return start <= edit.start and edit.end <= end
 
     def applied(self, edits: Iterable[Edit]) -> str:
-        """Return the text with these edits, which must not overlap."""
+        """Return the text with these edits applied; they must not overlap."""
         return _applied(self.data, edits).decode()
 
 
@@ -159,7 +159,7 @@ FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 
 
 def within_body(function: ast.AST, child: ast.AST) -> bool:
-    """Whether a child of a function belongs to its code, and not to the code that defines it."""
+    """Return whether a child of a function is part of its body, not of its definition."""
     body = getattr(function, "body", None)
     return child in body if isinstance(body, list) else child is body
 
@@ -178,7 +178,7 @@ def _range(node: ast.expr | ast.keyword | ast.stmt) -> Range:
 
 
 def shown_path(file: str) -> str:
-    """Return a path for a diff: relative to the working directory if it is below it."""
+    """Return a path for a diff: relative if it is below the working directory."""
     near = os.path.relpath(file) if os.path.isabs(file) else file
     return file if near.startswith("..") else near
 

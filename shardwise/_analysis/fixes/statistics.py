@@ -1,4 +1,4 @@
-"""Statistics of each device's own part, written anew as those of the whole array."""
+"""Rewrite statistics of a local part as statistics of the whole array."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def reduce_shares(r: Request) -> Iterator[Candidate]:
 
 
 def variance(r: Request) -> Iterator[Candidate]:
-    """Take the variance around the mean of all devices."""
+    """Take the variance around the mean over all devices."""
     for node in r.sites.calls(set(MOMENTS)):
         for axes in r.axes:
             text = _moment(r, node, axes)
@@ -43,7 +43,7 @@ def variance(r: Request) -> Iterator[Candidate]:
 
 
 def _moment(r: Request, node: ast.expr, axes: Sequence[str]) -> str | None:
-    """Write a variance around the mean of all devices; None for what is no variance."""
+    """Write a variance around the mean over all devices; None if the node is not one."""
     operand = _operand(node)
     if called(node) not in MOMENTS or not isinstance(node, ast.Call) or operand is None:
         return None
@@ -58,7 +58,7 @@ def _moment(r: Request, node: ast.expr, axes: Sequence[str]) -> str | None:
 
 
 def weighted_mean(r: Request) -> Iterator[Candidate]:
-    """Divide the sum over all devices by the weights of all devices."""
+    """Divide the sum over all devices by the sum of weights over all devices."""
     source, write = r.sites.source, r.writer
     for node in r.sites.calls({"mean", "average"}):
         weight = next((k for k in node.keywords if k.arg in ("where", "weights")), None)
@@ -94,7 +94,7 @@ def norm(r: Request) -> Iterator[Candidate]:
 
 
 def _instead(r: Request, node: ast.Call, text: str, described: str) -> Iterator[Candidate]:
-    """Yield the candidates that write a statistic anew, also without the reduction around it."""
+    """Yield candidates that replace a statistic, and also the reduction around it."""
     source, write = r.sites.source, r.writer
     yield r.make([source.replace(node, write.grouped(node, text))], described, 4)
     for call in r.sites.calls({"pmean", "psum"}):
@@ -103,7 +103,7 @@ def _instead(r: Request, node: ast.Call, text: str, described: str) -> Iterator[
 
 
 def _operand(node: ast.expr) -> ast.expr | None:
-    """Return what a statistic is taken of: `x` of `jnp.var(x)` and of `x.var()`."""
+    """Return the operand of a statistic: `x` in `jnp.var(x)` and in `x.var()`."""
     if not isinstance(node, ast.Call):
         return None
     function = node.func
@@ -113,14 +113,14 @@ def _operand(node: ast.expr) -> ast.expr | None:
 
 
 def _options(r: Request, node: ast.Call, operand: ast.expr, *without: str) -> list[str]:
-    """Return the other arguments of a call as they are written."""
+    """Return the other arguments of a call as source text."""
     text = r.sites.source.text_of
     given = [text(value) for value in node.args if value is not operand]
     return given + [f"{k.arg}={text(k.value)}" for k in node.keywords if k.arg not in without]
 
 
 def softmax(r: Request) -> Iterator[Candidate]:
-    """Normalise over all devices, with a logarithm of sums that is gathered."""
+    """Normalise over all devices, using a gathered logsumexp."""
     source, write = r.sites.source, r.writer
     for node in r.sites.calls({"softmax", "log_softmax", "logsumexp"}):
         if not node.args:
