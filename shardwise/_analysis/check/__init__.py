@@ -1,4 +1,4 @@
-"""`check`: is a sharded program right on any number of devices, and if not, at which line."""
+"""`check`: decide whether a sharded program is right on any number of devices; locate mistakes."""
 
 from ..faults import Finding as Finding
 from ..faults import Fix as Fix

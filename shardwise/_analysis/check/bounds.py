@@ -119,14 +119,14 @@ def _depends(body: Body, value: Var, on: Var) -> bool:
 
 
 def _inputs(body: Body, kind: Any) -> Sources:
-    """Return the inputs that hold numbers of a kind."""
+    """Return the inputs whose dtype is of a kind."""
     return {var: frozenset({var}) for var in body.ins if jnp.issubdtype(var.dtype, kind)}
 
 
 def _uses(
     body: Body, sources: Sources, passes: frozenset[str], reader: Callable[[Body], Reader]
 ) -> Generator[tuple[Var, Any], None, list[frozenset[Var]]]:
-    """Yield what `reader` says of inputs in operands; return the inputs that reach the results.
+    """Yield what `reader` infers for each input; return the inputs that reach the results.
 
     Loop bodies are followed once.
     """

@@ -66,18 +66,18 @@ def case(
     """Declare a case for `shardwise check`, `prove`, `inspect` and `explain`.
 
     Args:
-        mesh: Axis names, each with a size or a list of sizes, as `check` takes them; or a mesh,
-            which is one size for each axis.
-        explain: A function that returns `(f, args)` as `shardwise explain` is to see them: shapes
-            of the size at which the program will run, say. Left out, it sees what is checked.
-        explain_mesh: The mesh to explain it on, with one size for each axis. Left out, the largest
-            of `mesh`.
+        mesh: Axis names, each with a size or a list of sizes, as in `check`; or a mesh, which has
+            one size for each axis.
+        explain: A function that returns `(f, args)` for `shardwise explain`, for example with
+            shapes of full size. By default, the checked program is explained.
+        explain_mesh: The mesh to explain it on, with one size for each axis. By default, the
+            largest of `mesh`.
         **options: Further options of `check`: `reference`, `rtol`, `atol`, `seed`, `in_specs`,
             `static_argnums`, `static_argnames`.
 
     Raises:
-        ShardwiseError: There is no mesh (`@sw.case` without parentheses, say), or `explain` is not
-            a function, or `explain_mesh` has several sizes for an axis.
+        ShardwiseError: There is no mesh (for example `@sw.case` without parentheses), `explain` is
+            not a function, or `explain_mesh` has several sizes for an axis.
 
     Example:
         ```python
@@ -88,7 +88,7 @@ def case(
             return step, (params, batch)
         ```
 
-        Checked on small arrays, explained at the size of the real thing:
+        Checked on small arrays, explained at full size:
 
         ```python
         def large():

@@ -96,7 +96,7 @@ class Multiple:
         """1 for a plain product of axis sizes, -1 for its inverse, 0 for neither."""
 
     def _most_likely(self) -> Powers:
-        """Of several powers that fit, prefer those whose axes have a known step."""
+        """Return the powers that fit, preferably those whose axes have a known step."""
         last = self._counted[-1] if self._counted else None
         by_count = (one for one in self._fitting if last and _is_in(last, one))
         by_step = filter(self._explained, self._fitting)

@@ -44,7 +44,7 @@ EPS32 = float(np.finfo(np.float32).eps)
 
 @dataclasses.dataclass(frozen=True)
 class Tolerance:
-    """How far apart two results may be."""
+    """The tolerance within which two results agree."""
 
     rtol: float | None = None
     atol: float | None = None
@@ -186,7 +186,7 @@ def factor(got: np.ndarray, want: np.ndarray, limit: Tolerance) -> float | None:
 
 
 def is_inexact(x: np.ndarray) -> bool:
-    """Whether an array holds floating-point or complex numbers."""
+    """Return whether an array has a floating-point or complex dtype."""
     return jnp.issubdtype(x.dtype, jnp.inexact)
 
 

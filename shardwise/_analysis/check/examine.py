@@ -321,7 +321,7 @@ class _Comparison(Outcome):
 
 
 def _is_beyond_meaning(run: Run, wrong: Sequence[Wrong]) -> bool:
-    """Whether proved results can still be wrong: by overflow or NaN, which the analysis ignores."""
+    """Return whether proved results may be wrong: the analysis ignores overflow and NaN."""
     if run.whole_numbers is not None or run.asks_for_nan:
         return True
     return all(one.not_finite or one.finite_alone for one in wrong)

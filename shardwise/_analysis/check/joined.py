@@ -251,7 +251,7 @@ def _shows(mistake: Mistake, one: Wrong) -> bool:
 
 
 def _along_alone(gap: Gap, known: list[tuple[Sizes, list[Gap]]]) -> Gap:
-    """For returned shares, use the multiple from a mesh with only their axes, if there is one.
+    """Return the gap of returned shares with the multiple from a mesh with only their axes, if any.
 
     An extra sum along another axis of the same size makes shares look like means.
     """
@@ -327,7 +327,7 @@ def hidden(meant: Meant, run: Run, wrong: list[Wrong]) -> list[Hidden]:
 
 
 def _zeros(run: Run) -> Callable[[int], bool]:
-    """Return a function that says by its number whether an argument is zero everywhere."""
+    """Return a function from the number of an argument to whether it is zero everywhere."""
     values = run.traced.argument_values
 
     @functools.cache

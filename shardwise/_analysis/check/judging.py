@@ -73,7 +73,7 @@ def judge(one: Wrong, surely: bool = False) -> Wrong:
         return one
     one = _with_changes(one, [one.base, *([one.want.run] if one.want.run else [])])
     if not one.right and tiny and is_inexact(one.want.value):
-        # Cancellation on the mesh alone. Tried last: a wrong program may be as sensitive.
+        # Cancellation on the mesh alone. Only if tiny: a wrong program may be as sensitive.
         one = _with_changes(one, [one.base, one.run])
     if not one.right and one.run.rounds and not one.base.is_heavy:
         return _unrounded(one)

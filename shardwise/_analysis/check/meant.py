@@ -62,7 +62,7 @@ class Meant:
         return [SAME if not gaps else OTHER if _is_certain(gaps) else None for gaps in found]
 
     def likewise(self, run: Run, larger: Run) -> bool:
-        """Return whether the same results are multiples as on a larger mesh, and surely wrong."""
+        """Return whether the same results differ as on a larger mesh, by linear steps only."""
         here, there = self.gaps(run), self.gaps(larger)
         if here is None or there is None or run.program.watch.sites:
             return False

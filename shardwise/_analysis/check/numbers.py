@@ -305,7 +305,7 @@ def much(one: Wrong) -> str:
         gaps = np.nan_to_num(np.abs(wide(one.got) - wide(one.want.value)), nan=np.inf)
     gaps = np.where(one.off, gaps, 0)
     size = f"relative difference {gap:.2g}, largest {float(gaps.max()):.3g}"
-    if not gaps.any():  # integers that are one and the same in float64
+    if not gaps.any():  # integers that are equal in float64
         size = "by less than float64 can tell"
     count = int(one.off.sum())
     if not 0 < count < one.off.size:

@@ -28,7 +28,7 @@ def wanted_of(reference: Any, base: Run, args: tuple[Any, ...]) -> list[Wanted]:
     run = _traced(reference, base, args) if callable(reference) else None
     if run is not None:
         weak = [aval.weak_type for aval in run.program.jaxpr.out_avals]
-        # Mutated objects belong to the program, whatever the reference calls its parameters.
+        # Name updated arguments as in the program, whatever the reference calls its parameters.
         paths = map(base.traced.name_of, run.traced.tree.paths)
         rows = zip(paths, run.results(), run.dtypes, weak, strict=True)
         found = {
@@ -43,7 +43,7 @@ def wanted_of(reference: Any, base: Run, args: tuple[Any, ...]) -> list[Wanted]:
             for path, leaf in leaves
         }
     _refuse_others(found, base)
-    # A value cannot describe mutated arguments: for those, one device is the reference.
+    # A value says nothing about updated arguments: for those, one device is the reference.
     return [found[path] if path in found else own[path] for path in base.paths]
 
 

@@ -86,7 +86,7 @@ class Verdict:
         return str(self)
 
     def to_dict(self) -> dict[str, Any]:
-        """The verdict as plain data."""
+        """Return the verdict as plain data."""
         return {
             "name": self.name,
             "ok": self.ok,

@@ -84,7 +84,7 @@ class Compiled:
 def mesh_of(traced: Traced, mesh: Mesh | AbstractMesh | None) -> Mesh | AbstractMesh | None:
     """Return the mesh to compile for; if the program itself names one with devices, that one.
 
-    By default it is the mesh of the program's own shardings, or of its arguments.
+    Without `mesh`, it is the mesh of the program's own shardings, or of its arguments.
     """
     own = meshes_in(traced.program.jaxpr)
     held = [getattr(value, "sharding", None) for value in traced.values]

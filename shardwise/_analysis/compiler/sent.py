@@ -240,7 +240,7 @@ def sent_in(nodes: Sequence[Node]) -> Iterator[Sent]:
 
 
 def work_in(nodes: Sequence[Node]) -> Work:
-    """Return all work with loops multiplied; of branches, the one that totals include."""
+    """Return all work, loop bodies times their trips; of branches, the one that totals include."""
     total = Work()
     for node in nodes:
         match node:

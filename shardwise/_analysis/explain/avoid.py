@@ -351,7 +351,7 @@ class _Look:
         return None if var in self.returned else self.readers.get(var, [])
 
     def _all(self, var: Var, wanted: Callable[[Value, Var], bool]) -> bool:
-        """Return whether everything computed from a value is wanted, through any views of it."""
+        """Return whether everything computed from a value, or from views of it, is `wanted`."""
         users = self._users(var)
         return bool(users) and all(self._becomes(user, wanted) for user in users or ())
 

@@ -300,7 +300,7 @@ def _ratio(least: float, time: float) -> float:
 def resized(use: CollectiveUse, axis: str, old: int, new: int) -> CollectiveUse:
     """Return the collective with another size of `axis` and the same work per device.
 
-    Operands keep their size, except that the result of a gather keeps its size, as parameters do.
+    Operands keep their size; for a gather the result does instead, as with sharded parameters.
     """
     if axis not in use.axes:
         return use

@@ -123,7 +123,7 @@ class Why(Plain):
     kind: str
     """`contraction`: a product sums over a split dimension. `operand`: a product needs more of an
     operand than a device holds. `reduction`: a sum or maximum over a split dimension.
-    `resharding`: the program asks for another spec. `operation`: another operation needs it."""
+    `resharding`: the program requests another spec. `operation`: another operation needs it."""
     reason: str
     before: Spec | None
     """The spec of the array that is sent, if it is a single array."""

@@ -1,4 +1,4 @@
-"""Use the symbolic analysis for collectives: what devices hold around them, and what is waste."""
+"""Use the symbolic analysis for collectives: what devices hold around them, and what they waste."""
 
 from __future__ import annotations
 

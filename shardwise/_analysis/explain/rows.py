@@ -25,7 +25,7 @@ class Row:
 
     @property
     def uses(self) -> list[CollectiveUse]:
-        """The collectives."""
+        """The collectives of the row."""
         return [self.report.collectives[place] for place in self.places]
 
     @property

@@ -182,7 +182,7 @@ def _nothing_sent(report: Facts) -> str:
 
 
 NUMBERS = {"devices", "times", "each", "in all", "time"}
-"""The columns of the collectives that stand to the right."""
+"""The right-aligned columns of the table of collectives."""
 
 
 def _line(cells: Mapping[str, str | None], widths: Sequence[int]) -> str:

@@ -126,7 +126,7 @@ class Degenerate(Limit):
 
     @classmethod
     def of(cls, paths: list[str], what: str, elements: bool) -> Finding:
-        """Report results that are `what`, such as NaN everywhere, or in some elements."""
+        """Report degenerate results; `what` says how, `elements` whether only some elements are."""
         more = f" (and {len(paths) - 1} more results)" if len(paths) > 1 else ""
         seen = "them" if elements else "it"
         message = f"{paths[0]} {what}: nothing could be seen of {seen}{more}"

@@ -80,7 +80,7 @@ def plain_product(one: Powers, sign: int = 1) -> bool:
 
 
 def size_words(one: Powers) -> str:
-    """Describe: `the square of the size of 'tp'`, `the size of 'tp' over that of 'dp'`."""
+    """Describe powers: `the square of the size of 'tp'`, `the size of 'tp' over that of 'dp'`."""
     above = [name for name, power in one.items() if power > 0 for _ in range(power)]
     below = [name for name, power in one.items() if power < 0 for _ in range(-power)]
     if not above:

@@ -64,7 +64,7 @@ class Writer:
     """Writes expressions in the style of a file: its names for JAX functions, its quotes."""
 
     def __init__(self, source: Source, names: Mapping[str, Any]):
-        """`names` are the globals of the functions of the file."""
+        """Set up for a file; `names` are the globals of its functions."""
         self.source = source
         self._names = {id(value): name for name, value in names.items() if callable(value)}
         self._lax = _name_of(names, jax.lax)

@@ -59,11 +59,11 @@ class Request:
 
     @functools.cached_property
     def writer(self) -> Writer:
-        """Return the writer for the file."""
+        """The writer for the file."""
         return Writer(self.sites.source, self.names)
 
     def varies(self, node: ast.expr, axes: Sequence[str]) -> bool:
-        """Whether a value may differ along axes; otherwise there is nothing to reduce.
+        """Return whether a value may differ along axes; otherwise there is nothing to reduce.
 
         A result that is too small may lack even a sum of equal values.
         """

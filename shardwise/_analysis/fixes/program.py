@@ -1,4 +1,4 @@
-"""A wrong program in the search: what is right, and how an edited version compares."""
+"""A wrong program in the search: what it should compute, and how an edited version compares."""
 
 from __future__ import annotations
 
