@@ -163,7 +163,7 @@ def _apart_from(op: Op, constant: set[Var]) -> bool:
 
 
 def _share(var: Var, makers: dict[Var, Op], known: Known) -> Origin:
-    """Return the origin of a share used as the whole: the operation that made or differentiated it."""
+    """Return the origin of a share used as the whole: what made it, or differentiated it."""
     chain = [makers[var]]
     while not chain[-1].backward:
         before = [a for a in chain[-1].ins if isinstance(a, Var) and known.get(a, RIGHT).share]
