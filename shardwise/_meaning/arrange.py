@@ -338,7 +338,7 @@ def dynamic_updates(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     refuse_debts("an update at a share", starts)
     along = [d for d in range(len(v.dims)) if update.local[d] != v.local[d]]
     if not along:
-        return [update]  # kept inside the array, it takes all of it
+        return [update]  # clamped, it replaces the whole array
     if len(along) == 1 and v.zero:
         own = _own_place(op, v, update, starts[along[0]], along[0])
         if own is not None:

@@ -140,7 +140,7 @@ def _has_room(var: Var) -> bool:
 
 def _same_dim(before: Sequence[int], after: Sequence[int], dim: int) -> int | None:
     """Return a dimension's position after a reshape that adds or drops dimensions of size 1."""
-    if before[dim] == 1:  # it is known by its place, where others are only added behind it
+    if before[dim] == 1:  # found by index if others are only appended
         return dim if tuple(after[: len(before)]) == tuple(before) else None
     old = [d for d, size in enumerate(before) if size > 1]
     new = [d for d, size in enumerate(after) if size > 1]

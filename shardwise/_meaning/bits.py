@@ -66,7 +66,7 @@ def may_have_wrapped(v: Value, dtype: Any) -> bool:
         return False
     wide = not few_bits(dtype)
     if not wide and any(kind == "sum" for _, kind in v.owed):
-        return True  # the sum may be small, and a share of it large
+        return True  # a small sum may have large shares
     known = bounds(v.scaled)
     if known is not None:
         return not _within(known, dtype)
@@ -155,7 +155,7 @@ def _bounds_of(t: Term) -> Bounds | None:
         else:
             stack.append(waiting[0])
             if any(kid in _KNOWN and _KNOWN[kid] is None for coef, kid in kids if coef):
-                _KNOWN[top] = None  # one that is not known is enough
+                _KNOWN[top] = None  # one unknown operand suffices
                 stack.pop()
     return _KNOWN[t]
 

@@ -73,7 +73,7 @@ def all_at_once(w: Notes, op: Scan, ins: list[Value]) -> list[Value] | None:
         found = trial.run(body, [*consts, *given, *parts])
     except Unknown:
         return None
-    if trial.mistakes:  # a step does something to its own rows that is not done to all of them
+    if trial.mistakes:  # a non-linear operation on a step's own rows
         return None
     try:
         added = [_total(v, steps) for v in found[:outs]]

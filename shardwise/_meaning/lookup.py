@@ -209,7 +209,7 @@ def _as_sum(op: Leaf) -> Leaf:
 def replacements(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     """Replace rows by index; every device needs the dimensions written to whole."""
     x, index, update = ins
-    if debts_of(ins):  # of a share put into zeros it may be right, or not
+    if debts_of(ins):  # correct for zeros at most: no rule
         raise Unknown(f"there is no rule for {op.name} of each device's own share")
     return [_scattered(w, op, x, index, update, adds=False)]
 

@@ -84,7 +84,7 @@ class Notes(abc.ABC):
         self.passed_on: set[Axis] = set()
         """The axes along which parts were sent from device to device."""
         self.numbers: set[tuple[str, Where, Scaled]] = set()
-        """The operations by which the reference multiplies or divides by numbers, and the numbers."""
+        """The multiplications and divisions by numbers in the reference, with the numbers."""
         self.coefs: dict[Term, set[Coef]] = {}
         """For each term, the coefficients with which it is a scalar in the reference."""
         self.joined: dict[Term, tuple[str, Op, tuple[Axis, ...]]] = {}
@@ -121,7 +121,7 @@ class Notes(abc.ABC):
         return self.reference.reshapes.get(term, set()) if self.reference is not None else set()
 
     def counted(self, op: Op, axis: Axis, v: Value) -> None:
-        """Record that a whole value was added to a share: the sum counts it once for each device."""
+        """Record that a whole value was added to a share: it counts once for each device."""
         self.note("counted", op, axis, v)
 
     def note(self, kind: str, op: Op, axis: Axis | None, v: Value) -> None:

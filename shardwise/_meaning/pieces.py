@@ -23,7 +23,7 @@ def equal_in_pieces(a: Value, b: Value) -> bool:
     """Return whether two results are the same, element by element along some dimension."""
     if not (a.plain and b.plain) or a.term.shape != b.term.shape:
         return False
-    _element.cache_clear()  # what came before must not change what is too much work
+    _element.cache_clear()  # cached results would change the counted work
     for d in sorted(_seams(a.term) | _seams(b.term)):
         size = a.term.shape[d]
         if size <= FEW and all(take(a.scaled, d, i) == take(b.scaled, d, i) for i in range(size)):

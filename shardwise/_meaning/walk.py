@@ -173,9 +173,9 @@ class Walk(Notes):
         owing = (a for a, v in zip(op.ins, ins, strict=False) if v is debtor)
         maker = next((self.makers.get(a) for a in owing if isinstance(a, Var)), None)
         sound = born is not None and id(born) in self.shares
-        if isinstance(op, Collective) and op.name in EXCHANGES:  # nothing is lost of the parts
+        if isinstance(op, Collective) and op.name in EXCHANGES:  # the parts are only moved
             sound = False
-        if isinstance(op, Join):  # no device has seen another's part: its own is not the whole
+        if isinstance(op, Join):  # without exchange, a part is not the whole
             sound = sound or not self.passed_on & unknown.debt
         for var in op.outs:
             axes = tuple(sorted(axis for axis in var.axes if axis.size > 1))

@@ -32,12 +32,12 @@ def reduce(name: str, x: Scaled, axes: Iterable[int]) -> Scaled:
     shape = tuple(s for d, s in enumerate(t.shape) if d not in axes)
     if name == "sum" and not coef:
         return zero(shape)
-    if all(t.shape[d] == 1 for d in axes):  # one element is its own sum, largest and smallest
+    if all(t.shape[d] == 1 for d in axes):  # the sum, maximum and minimum of one element
         return reshape(x, shape)
     alike = uniform_dims(t) & axes
     counted = name == "sum" or of(name).idempotent
     if name != "sum" and any(not t.shape[d] for d in axes):
-        alike = set()  # of no elements it is a number of its own, whatever they would be
+        alike = set()  # without elements the result is the initial value
     if alike and counted:
         count = math.prod(t.shape[d] for d in alike) if name == "sum" else 1
         keep = [d for d in range(len(t.shape)) if d not in alike]
