@@ -143,7 +143,7 @@ def _part_of(x: T.Scaled, d: int, start: int, size: int, stride: int) -> T.Scale
 
 @rule("split", needs=MOVES)
 def splits(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
-    """Slice several times along one dimension."""
+    """Split along a dimension that every device has whole."""
     (v,) = ins
     d = op.params["axis"]
     v = whole_along(v, [d])
@@ -217,7 +217,7 @@ def stacks(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
 
 @rule("unstack", needs=MOVES)
 def unstacks(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
-    """Return the elements along a dimension, which is removed."""
+    """Split a dimension that every device has whole into its elements."""
     d = op.params["axis"]
     v = whole_along(ins[0], [d])
     at = d + len(v.hidden)

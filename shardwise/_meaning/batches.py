@@ -2,8 +2,8 @@
 
 Along a dimension that is indexed by its own positions nothing is looked up: row i is taken for row
 i. So such a gather, and the scatter that is its transpose, is read as one over a batch of rows, as
-`jnp.take_along_axis` is traced. Positions may be those of several dimensions, `x[jnp.arange(n)[:,
-None], jnp.arange(t), y]`, and the other columns may be anything.
+`jnp.take_along_axis` is traced. Positions may be those of several dimensions, as in
+`x[jnp.arange(n)[:, None], jnp.arange(t), y]`, and the other columns may be anything.
 """
 
 from __future__ import annotations

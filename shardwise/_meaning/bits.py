@@ -1,10 +1,10 @@
 """Integers that wrap around.
 
 Signed integers of 32 bits and more count as unbounded, except where their bounds are known to
-exceed the dtype. With fewer bits, and if unsigned, sums and products do wrap around; the result
-does not depend on the order of a sum. It does once they are converted to more bits, compared, or
-used as indices: from there on a number that may have wrapped around is an opaque `held` of it,
-which no factor is moved out of.
+exceed the dtype. With fewer bits, and if unsigned, sums and products do wrap around, but the result
+does not depend on the order of a sum. Once such a number is converted to more bits, compared, or
+used as an index, wrapping around matters: from there on it is an opaque `held` value, which no
+factor is moved out of.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MOVES = T.operations(lambda p: p.selects)
 """Operations whose results are elements of their operands, or 0."""
 
 FITS = T.operations(lambda p: p.bounded or p.random) | {"const", "literal"}
-"""Operations whose results fit their dtype: they have it, or are bounded by their operands."""
+"""Operations whose results fit their dtype: constants, random bits, bounded functions."""
 
 Bounds = tuple[T.Coef, T.Coef]
 

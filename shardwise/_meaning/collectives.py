@@ -107,7 +107,7 @@ def exchange(w: Notes, op: Collective, v: Value) -> Value:
 
 
 def _psum(w: Notes, op: Collective, v: Value, axes: Sequence[Axis]) -> Value:
-    """Sum over devices; owed sums are paid, replicated values are multiplied."""
+    """Sum over devices; this adds up what is owed, and multiplies replicated values."""
     for axis in axes:
         if (axis, "sum") in v.owed:
             w.note("paid", op, axis, v)

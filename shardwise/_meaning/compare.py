@@ -1,4 +1,4 @@
-"""Comparison of two meanings: whether they are equal, or where they differ and since when.
+"""Comparison of two meanings: whether they are equal, else where they differ.
 
 A result is correct when it has the same term and the same coefficient as in the reference, and
 nothing is owed. Otherwise both terms are traversed together, from the results down, to the places
@@ -36,7 +36,7 @@ class Gap:
     """One place where a result differs from the reference."""
 
     kind: str
-    """`times`, `mistake`, `first`, `moved` or `other`."""
+    """`times` (a factor), `mistake` (a misused share), `first`/`moved` (`out_specs`) or `other`."""
     term: Term
     ratio: Coef | None = None
     coef: Coef = 1
@@ -57,7 +57,7 @@ class Gap:
     sure: bool = True
     """Whether the factor certainly shows in the result: it may be lost on the way."""
     linear: bool = False
-    """Whether the result is off by it wherever what is multiplied is not zero."""
+    """Whether the result is certainly off by the factor, unless the scaled term is zero."""
     asked: bool = False
     """Whether the gap lies inside `is_nan`, whose result a factor does not change."""
 

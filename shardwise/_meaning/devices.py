@@ -102,7 +102,7 @@ class DeviceWalk(Walk):
                 ins = [self.parts(v) for v in ins]
             alike = not any(isinstance(v, Many) for v in ins) and not self.asked_in(op)
             if isinstance(op, Scan):
-                if self.in_turns and op.length > self.size:  # one round of a ring: unrolled
+                if self.in_turns and op.length > self.size:  # one round of a ring is unrolled
                     ins = self.begun(op, ins)
                 apart = any(isinstance(v, Many) for v in ins[op.consts :])
                 as_loop = self.in_turns and op.length > 1 and not apart

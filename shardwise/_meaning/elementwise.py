@@ -104,7 +104,7 @@ def added(terms: list[Scaled], dtype: Any) -> Scaled:
 
 
 def not_dropped(op: Leaf, ins: list[Value]) -> list[Value]:
-    """Return the factors of a product, keeping a factor of zero beside one that may be NaN."""
+    """Return the factors of a product; next to one that may be NaN, zero becomes `NOTHING`."""
     if not jnp.issubdtype(op.outs[0].dtype, jnp.inexact) or not any(v.zero for v in ins):
         return ins
     if not any(not v.zero and finite.may_be_nan(v.term) for v in ins):
@@ -190,7 +190,7 @@ def unchanged(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
 
 @rule("convert_element_type", needs=MOVES)
 def conversions(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
-    """Convert; where this only rounds, the value is unchanged, but not to integer or boolean."""
+    """Convert; the value is unchanged unless this truncates, wraps around or tests for zero."""
     (v,) = ins
     new, old = op.params["new_dtype"], dtype_of(op.ins[0])
     loses = jnp.issubdtype(old, jnp.inexact) and not jnp.issubdtype(new, jnp.inexact)
@@ -220,7 +220,7 @@ def whole_powers(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
 
 @rule("square", needs=RING)
 def squares(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
-    """Square: an integer power."""
+    """Square, as an integer power."""
     refuse_debts("the square", ins)
     return [ins[0].having(T.power(ins[0].scaled, 2))]
 
@@ -268,7 +268,7 @@ SIGNS = {
 
 @rule("eq", "ne", "lt", "gt", "le", "ge", needs=ANY)
 def comparisons(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
-    """Compare: a predicate of the sign of a difference."""
+    """Compare, by the sign of a difference."""
     refuse_debts("a comparison", ins)
     terms, like = combined(w, ins)
     shape, name = terms[0][1].shape, op.name
@@ -324,7 +324,7 @@ def parts(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
 
 @rule("complex", needs=RING)
 def put_together(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
-    """Combine two real parts; if one is a share, both are."""
+    """Combine real and imaginary part; if one is a share, both are read as shares."""
     ins, debtor = settle(w, op, ins)
     terms, like = combined(w, ins)
     return _finish(like, T.elementwise(op.name, (), terms, terms[0][1].shape), debtor)
@@ -332,7 +332,7 @@ def put_together(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
 
 @rule(*(primitives.POINTWISE - {"in_range"}), needs=ANY, default=True)
 def pointwise(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
-    """Apply any other elementwise function; operands are cut alike and are no shares."""
+    """Apply any other elementwise function to operands that are cut alike and no shares."""
     return by_element(w, op, ins, op.name)
 
 

@@ -29,7 +29,7 @@ def add(parts: Iterable[Scaled], shape: Shape) -> Scaled:
 
 
 def multiply(parts: Sequence[Scaled], shape: Shape) -> Scaled:
-    """Multiply; data is kept beside a zero, since it may be NaN."""
+    """Multiply; data that may be NaN is kept in a product with zero."""
     if all(coef for coef, _ in parts):
         return T.multiply(parts, shape)
     kept = [(1, t) for coef, t in parts if coef and may_be_nan(t)]
@@ -37,7 +37,7 @@ def multiply(parts: Sequence[Scaled], shape: Shape) -> Scaled:
 
 
 def contraction(numbers: Any, x: Scaled, y: Scaled, shape: Shape) -> Scaled:
-    """Contract two scaled terms; data is kept beside a zero, since it may be NaN."""
+    """Contract two scaled terms; data that may be NaN is kept in a product with zero."""
     coef = T.tidy(x[0] * y[0])
     if coef:
         return coef, T.make("dot", numbers, ((1, x[1]), (1, y[1])), shape)

@@ -207,9 +207,9 @@ def _as_sum(op: Leaf) -> Leaf:
     positions=(1, 2),
 )
 def replacements(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
-    """Replace rows by index; every device needs the dimensions written to whole."""
+    """Update rows by index, along dimensions that every device has whole."""
     x, index, update = ins
-    if debts_of(ins):  # correct for zeros at most: no rule
+    if debts_of(ins):  # may be correct if x is zeros, but no rule decides it
         raise Unknown(f"there is no rule for {op.name} of each device's own share")
     return [_scattered(w, op, x, index, update, adds=False)]
 

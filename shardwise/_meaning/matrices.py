@@ -18,13 +18,13 @@ from .value import Unknown, Value, hidden_sizes, uncut, whole_size
 
 @rule("cholesky", "lu", "qr", "triangular_solve", "householder_product", needs=ANY)
 def by_matrix(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
-    """Apply a function to each matrix; the dimensions in front of matrices may be split."""
+    """Apply a function to each matrix; leading batch dimensions may be split."""
     return _batched(w, op, ins, len(ins[0].dims) - 2)
 
 
 @rule("lu_pivots_to_permutation", "tridiagonal_solve", needs=ANY)
 def by_vector(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
-    """Apply a function to each vector; the dimensions in front of vectors may be split."""
+    """Apply a function to each vector; leading batch dimensions may be split."""
     return _batched(w, op, ins, len(ins[0].dims) - 1)
 
 

@@ -1,9 +1,9 @@
 """Merge dimensions that are summed over together, however a batch was divided.
 
-`x.reshape(k, b, d)`, a gradient for each of the k microbatches by `vmap`, and their mean sum over k
-and b. On more devices k and b are other numbers; over the one dimension that was divided both are
-the same sum. So adjacent dimensions that are summed over together are merged, with the merge moved
-down to the reshape that divided them.
+After `x.reshape(k, b, d)`, the mean of the k microbatches' gradients, taken by `vmap`, is a sum
+over k and b. On more devices k and b are other numbers; over the one dimension that was divided
+both are the same sum. So adjacent dimensions that are summed over together are merged, with the
+merge moved down to the reshape that divided them.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ class Mistake:
     """Whether the shares are known to add up to a value of the reference.
 
     Any values that differ between devices can be read as shares of their sum. Where the reference
-    has no such sum, the program need not have meant one.
+    has no such sum, nothing shows that one was intended.
     """
 
     @property
@@ -51,10 +51,12 @@ class Mistake:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Step:
-    """An event in the history of a term: `paid`, `times`, `owes`, `counted`, `blocks`, `scaled`.
+    """An event in the history of a term, of one of these kinds.
 
-    `scaled` means multiplied by another number than on one device. Steps of scalars on the way to a
-    gradient are `reduced` or `seeded`.
+    `owes`: a sum becomes owed; `paid`: it is added up over devices. `times` and `blocks`: a `psum`
+    of equal or different values. `counted`: a whole value is added to a share. `scaled`: the term
+    is multiplied by another number than on one device. Such steps of scalars before a gradient are
+    `reduced` or `seeded`.
     """
 
     kind: str

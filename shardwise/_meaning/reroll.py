@@ -3,8 +3,8 @@
 `for i in range(k): g += grad(loss)(w, x[i*m:(i+1)*m])` traces to k copies of one computation, each
 with its own slice. Read slice by slice, nothing shows that together they are all rows. So sums
 whose summands differ only in the position of their slices become one loop over the slices, which is
-read at once (`independent`). A loop whose stacked results are only added up, such as `lax.map(grad,
-batches).mean(0)`, becomes one that accumulates the sum.
+read at once (`independent`). A loop whose stacked results are only added up, such as
+`lax.map(grad, batches).mean(0)`, becomes one that accumulates the sum.
 
 Each device computes exactly what it did before; only the list of operations differs.
 """

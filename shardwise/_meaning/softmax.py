@@ -1,11 +1,11 @@
 """One normal form for softmax: whole, in blocks, or running.
 
 A running softmax (ring attention, flash attention) keeps the largest score so far and rescales its
-sums whenever that grows. The largest score only serves rounding: since `exp(s - m) = exp(s) /
-exp(m)`, it is a factor of numerator and denominator alike, and cancels. So here exponentials of
-sums become products, factors that are uniform along a sum move in front of it, common factors of
-all summands move in front of them, `exp(m) / exp(m)` is 1, and sums are divided into blocks where
-the arguments are (`blocks`). What remains is `sum(exp(s) v) / sum(exp(s))`.
+sums whenever that grows. The largest score only serves rounding: since
+`exp(s - m) = exp(s) / exp(m)`, it is a factor of numerator and denominator alike, and cancels. So
+here exponentials of sums become products, factors that are uniform along a sum move in front of it,
+common factors of all summands move in front of them, `exp(m) / exp(m)` is 1, and sums are divided
+into blocks where the arguments are (`blocks`). What remains is `sum(exp(s) v) / sum(exp(s))`.
 
 A score of minus infinity is a masked one: its exponential is 0. Then `exp(s - m)` is only taken
 apart where `m` is known to be finite, which needs a mask whose values are known: the difference of

@@ -8,10 +8,11 @@ Three attributes give what one device has:
     hidden    axes over which devices differ without any dimension being cut: `axis_index` is the
               whole `0, 1, ..., n-1`, of which each device has one element. The term has a
               leading dimension for each
-    owed      axes over which the devices' values have yet to be combined to give the term
+    owed      axes over which the devices' values, their *shares*, have yet to be combined to
+              give the term
 
-One local array has many readings: a replicated vector is also a cut one that repeats itself, and a
-hidden axis can be placed in any dimension. All are true; `read_as` converts between them.
+One local array has many such *readings*: a replicated vector is also a cut one that repeats itself,
+and a hidden axis can be placed in any dimension. All are true; `read_as` converts between them.
 """
 
 from __future__ import annotations

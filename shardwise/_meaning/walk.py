@@ -1,10 +1,10 @@
 """The walk over a program, which gives every value its meaning, in program order.
 
-One walk goes over the program on a mesh with axes of size 1, or over a plain reference; the walk
-over the program on the real mesh comes second. Where a local operation has several true readings,
-the second walk takes the one whose term the first has seen. The result of an operation that no rule
-covers is *this device's* result of it, a term that equals no other, so that nothing is equal by
-accident.
+The first walk goes over the reference: the program on a mesh with axes of size 1, or a plain
+function. The second goes over the program on the real mesh. Where a local operation has several
+true readings, the second walk takes the one whose term the first has seen. The result of an
+operation that no rule covers is *this device's* result of it, a term that equals no other, so that
+nothing is equal by accident.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class Walk(Notes):
         ]
 
     def followed(self, op: Op, ins: list[Value]) -> list[Value]:
-        """Return the meanings that the rules give; without a rule, the results are opaque."""
+        """Return the meanings by the rules; without one, use `apart` or `opaque`."""
         try:
             outs = self.rule(op, ins)
         except Unknown as unknown:
@@ -149,7 +149,7 @@ class Walk(Notes):
         raise Unknown(f"there is no rule for {type(op).__name__}")
 
     def apart(self, op: Leaf, ins: list[Value]) -> list[Value]:
-        """Return what each device computes from its own parts, as a function of hidden axes."""
+        """Return the results as an unknown function of each device's own operands."""
         axes = sorted({axis for v in ins for axis in v.axes})
         ins = [with_hidden(v, axes) for v in ins]
         lead = hidden_sizes(axes)

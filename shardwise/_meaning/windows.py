@@ -74,9 +74,9 @@ def _after(v: Value, along: dict[int, Window], sizes: Sequence[int]) -> list[Dim
 
 @rule("conv_general_dilated", needs=RING)
 def convolutions(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
-    """Convolve; input features split alike leave a sum owed.
+    """Convolve; aligned dimensions may be split, and input features split alike leave a sum owed.
 
-    Examples, output features, groups and aligned windows may be split too.
+    Aligned are examples, output features, groups, and windows that stay within a device's part.
     """
     x, k = ins
     p = op.params

@@ -40,7 +40,7 @@ def decided(row: Row) -> bool:
 
 
 def _lacks(gap: Gap, passed_on: frozenset[Axis]) -> bool:
-    """Return whether a share is returned that cannot be the whole, since no parts are exchanged."""
+    """Return whether a returned share cannot be the whole: no device received another's."""
     mistake = gap.mistake
     return mistake is not None and mistake.returned and not passed_on & {*mistake.axes}
 

@@ -19,7 +19,7 @@ from .proof import Proof
 from .reading import ReadProgram
 
 SECONDS = 20.0
-"""The seconds after which nothing more is tried: what is not proved then remains so."""
+"""The seconds after which nothing more is tried; results may then remain unknown."""
 
 
 @public("sw.prove", devices=DEVICES, expected="reference= is what is right.")

@@ -30,7 +30,7 @@ FEW = 16
 """The largest size of an axis whose devices are kept apart."""
 
 SHORT = 20_000
-"""An axis that a program does not use is kept apart if all its devices have fewer operations."""
+"""The maximum number of operations, on all devices, to keep an unused axis apart."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

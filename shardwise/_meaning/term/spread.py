@@ -62,7 +62,7 @@ def bcast(x: Scaled, shape: Shape, dims: Sequence[int]) -> Scaled:
 
 
 Made = Callable[[list[Scaled], Shape, Callable[[int], int]], Scaled]
-"""A function of operands, the shape, and a map from old to new numbers of dimensions."""
+"""A function that makes a term of operands, its shape, and new numbers of dimensions."""
 
 
 def beside(busy: Iterable[int], kids: Sequence[Scaled], shape: Shape, made: Made) -> Scaled:
