@@ -166,7 +166,7 @@ def elementwise(name: str, params: Any, kids: Sequence[Scaled], shape: Shape) ->
     """Apply any other elementwise function; for numbers, evaluate it."""
     logical = name in ("and", "or")
     if (logical and dict(params)["operand"] != "bool") or (name == "ne" and len(kids) == 2):
-        # On integers these act on bits; `ne` of two operands compares booleans.
+        # On integers `and` and `or` act on bits; `ne` of two operands is no test of one for zero.
         return _hoisted(name, params, kids, shape, 1)
     if name in FOLDED and all(is_one(t) for _, t in kids):
         return full((FOLDED[name](*(c for c, _ in kids)), ONE), shape)

@@ -24,7 +24,7 @@ from .spread import (
 
 
 def reduce(name: str, x: Scaled, axes: Iterable[int]) -> Scaled:
-    """Reduce, by `sum`, `max`, `min` and so on; along uniform dimensions, multiply by the size."""
+    """Reduce by `sum`, `max`, `min` and so on; a sum along uniform dimensions is a factor."""
     coef, t = x
     axes = set(axes)
     if not axes:
