@@ -1,4 +1,4 @@
-"""Meaning: what each value of a sharded program is of the whole, found by reading it once."""
+"""Abstract interpretation of sharded programs: the relation of each value to the whole."""
 
 from .compare import Gap as Gap
 from .compare import below as below

@@ -1,10 +1,10 @@
-"""Which algebra a rule needs, and of which dtypes it holds.
+"""The algebra that a rule needs, and the dtypes that have it.
 
-A rule says what an operation on parts is of the whole. Most rules rely on a law: that a sum may be
-taken in any order, that a positive factor keeps an order, that an index does not wrap around. Laws
-hold for some dtypes and not for others: the matrix product of booleans is an OR of ANDs, and a
-position in `uint8` wraps around at 256. So each rule declares the algebra it needs, and the table
-applies it to no dtype of which that algebra does not hold.
+A rule relates an operation on parts to an operation on the whole. Most rules rely on a law: a sum
+may be taken in any order, a positive factor keeps an order, an index does not wrap around. Some
+dtypes lack some laws: the matrix product of booleans is an OR of ANDs, and a position in `uint8`
+wraps around at 256. So each rule declares the algebra it needs, and the table does not apply it to
+dtypes that lack that algebra.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ BOOL, INTEGER, NARROW = "bool", "integer", "narrow integer"
 REAL, COMPLEX, KEY, NONE = "floating", "complex", "key", "none"
 
 KINDS = frozenset({BOOL, INTEGER, NARROW, REAL, COMPLEX, KEY, NONE})
-"""All kinds of dtypes. Signed integers of 32 bits and more are `INTEGER`, the others `NARROW`."""
+"""All kinds of dtypes. Signed integers of 32 bits and more are `INTEGER`, others `NARROW`."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,9 +29,9 @@ class Algebra:
 
     name: str
     kinds: frozenset[str]
-    """The kinds of dtypes of which the laws hold."""
+    """The kinds of dtypes that have these laws."""
     wraps: bool
-    """Whether the laws hold of integers modulo 2**n: wrapping around first changes nothing."""
+    """Whether integers modulo 2**n have these laws: wrapping around earlier changes nothing."""
     says: str
     """The laws, for the documentation."""
 
@@ -50,7 +50,7 @@ ALGEBRAS = (MOVES, RING, FIELD, ORDER, ANY)
 
 
 def kind_of(dtype: Any) -> str:
-    """The kind of a dtype."""
+    """Return the kind of a dtype."""
     if dtype == jax.dtypes.float0:
         return NONE
     if jnp.issubdtype(dtype, jax.dtypes.prng_key):
@@ -63,7 +63,7 @@ def kind_of(dtype: Any) -> str:
 
 
 def few_bits(dtype: Any) -> bool:
-    """Whether integers have fewer than 32 bits, or none for a sign."""
+    """Return whether a dtype is an integer of fewer than 32 bits, or unsigned."""
     if jnp.issubdtype(dtype, jnp.unsignedinteger):
         return True
     return jnp.issubdtype(dtype, jnp.integer) and jnp.iinfo(dtype).bits < 32

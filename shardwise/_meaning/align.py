@@ -1,4 +1,4 @@
-"""Operands brought to one reading, so that an operation on parts is an operation on the whole."""
+"""Operands in one reading, so that an operation on parts is an operation on the whole."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ Known = Callable[[Term], bool]
 
 
 def align(ins: Sequence[Value], known: Known) -> list[Value]:
-    """The operands of an elementwise operation, cut alike and with the same hidden axes.
+    """Return the operands of an elementwise operation, cut alike, with the same hidden axes.
 
-    Scalars, and dimensions of size 1 beside larger ones, stay as they are.
+    Scalars, and dimensions of size 1 where other operands have larger ones, are unchanged.
     """
     if all(not v.axes for v in ins) or all(
         v.dims == ins[0].dims and v.hidden == ins[0].hidden for v in ins
@@ -48,17 +48,17 @@ def align(ins: Sequence[Value], known: Known) -> list[Value]:
 
 
 def _size(sizes: Sequence[int]) -> int:
-    """The size of a dimension that is 1 in some operands: nothing beside it leaves nothing."""
+    """Return the size of a dimension that is 1 in some operands; 0 if it is 0 in any."""
     return max(sizes) if all(sizes) else 0
 
 
 def _largest(dims: Sequence[Dim]) -> Dim:
-    """The cut of such a dimension."""
+    """Return the cut of a dimension that has size 1 in some operands."""
     return max(dims, key=lambda dim: (not whole_size(dim), whole_size(dim)))
 
 
 def _targets(arrays: Sequence[Value], local: Shape) -> Iterator[Dims]:
-    """The cuts to try: each operand's own, completed with those of the others."""
+    """Yield the cuts to try: each operand's own, completed by those of the others."""
     for first in arrays:
         taken: set[Axis] = set()
         dims: list[Dim | None] = [None] * len(local)
@@ -78,7 +78,8 @@ def _read(v: Value, dims: Dims, local: Shape) -> Value:
         return v
     small = [local_size(own) != size for own, size in zip(v.dims, local, strict=True)]
     if any(own != () and is_small for own, is_small in zip(v.dims, small, strict=True)):
-        # A dimension of local size 1 that is cut, beside a larger one: each device has its own.
+        # Where a cut dimension of local size 1 is broadcast against a larger one, each device has
+        # its own element, so the axis becomes hidden.
         for axis in sorted(axes_in(dim for dim, one in zip(v.dims, small, strict=True) if one)):
             v = hide(v, axis)
     return read_as(v, tuple(() if one else dim for one, dim in zip(small, dims, strict=True)))
@@ -94,7 +95,7 @@ def _hidden_alike(ins: list[Value]) -> list[Value]:
 
 
 def spread(ins: Sequence[Value]) -> tuple[list[Scaled], Dims, tuple[Axis, ...], Shape]:
-    """Aligned operands as terms of one shape, with the reading of the result."""
+    """Return aligned operands as terms of one shape, with the reading of the result."""
     rank = max(len(v.dims) for v in ins)
     arrays = [v for v in ins if len(v.dims) == rank]
     dims = tuple(_largest([v.dims[d] for v in arrays]) for d in range(rank))
@@ -109,16 +110,16 @@ def spread(ins: Sequence[Value]) -> tuple[list[Scaled], Dims, tuple[Axis, ...], 
 
 
 def whole_along(v: Value, dims: Sequence[int]) -> Value:
-    """With the cuts along these dimensions hidden, so that each device has its dimension whole."""
+    """Hide the axes that cut these dimensions, so that each device has them whole."""
     for axis in sorted(axes_in(v.dims[d] for d in dims)):
         v = hide(v, axis)
     return v
 
 
 def regroup(dims: Dims, local: Shape) -> Iterator[Dims]:
-    """The ways to read a local reshape: how the segments of `dims` fall into the new sizes.
+    """Yield the ways to read a local reshape: how the segments of `dims` map to the new sizes.
 
-    A segment of which every device has one element can stand on either side of a border.
+    A segment of which every device has one element may be on either side of a boundary.
     """
     segments = [segment for dim in dims for segment in dim]
     yield from itertools.islice(_fill(segments, list(local)), 24)
@@ -135,7 +136,7 @@ def _fill(segments: list[tuple[int, tuple[Axis, ...]]], sizes: list[int]) -> Ite
 
 
 def _take(segments, size: int, last: bool):
-    """Segments that make up one new dimension, and those that are left."""
+    """Yield the segments that can make up one new dimension, with those that remain."""
     if size == 1 and (not last or not segments):
         yield [], segments
     if not segments:
@@ -151,10 +152,10 @@ def _take(segments, size: int, last: bool):
 
 
 def reshaped(v: Value, local: Shape, known: Known, seen: set[Shape]) -> Value:
-    """A local reshape read as a reshape of the whole.
+    """Read a local reshape as a reshape of the whole.
 
-    `seen` are the shapes into which the reference program reshapes the same term: of several true
-    readings the one it has is the one that compares.
+    `seen` are the shapes to which the reference program reshapes the same term: of several true
+    readings, only the one that it has can be compared.
     """
     options = list(regroup(v.dims, local))
     if not options:
@@ -174,7 +175,7 @@ def reshaped(v: Value, local: Shape, known: Known, seen: set[Shape]) -> Value:
 
 
 def _kept(old: Dims, new: Dims) -> int:
-    """How many dimensions stay as they are, from the front and from the back."""
+    """Return how many dimensions are unchanged, from the front and from the back."""
     return _alike(old, new) + _alike(old[::-1], new[::-1])
 
 

@@ -1,7 +1,8 @@
-"""Rules for what moves elements about without computing: cuts move with their dimensions.
+"""Rules for operations that only move elements: a cut moves with its dimension.
 
-Where an operation needs a dimension whole (a slice out of the middle, a concatenation), a cut along
-it is read as hidden: each device does it to its own part, and that is what the term then says.
+Some operations need every device to have the dimension whole (a slice out of the middle, a
+concatenation). Then the axis of a cut along it becomes hidden: each device applies the operation to
+its own part, and the term describes that.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ from .value import (
 
 @rule("transpose", needs=MOVES)
 def transposes(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
-    """Dimensions in another order, each with its cut."""
+    """Permute dimensions; each keeps its cut."""
     (v,) = ins
     order = op.params["permutation"]
     lead = len(v.hidden)
@@ -53,7 +54,7 @@ def transposes(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
 
 @rule("reshape", needs=MOVES)
 def reshapes(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
-    """The segments of cut dimensions fall into the new dimensions."""
+    """Map the segments of cut dimensions to the new dimensions."""
     v = ins[0]
     if op.params.get("dimensions") is not None:
         raise Unknown("a reshape that also transposes")
@@ -65,7 +66,7 @@ def reshapes(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
 
 @rule("squeeze", needs=MOVES)
 def squeezes(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
-    """Dimensions of size 1 are left out; a cut along one is hidden."""
+    """Drop dimensions of size 1; a cut along one becomes hidden."""
     (v,) = ins
     gone = {d % len(v.dims) for d in op.params["dimensions"]}
     v = whole_along(v, sorted(gone))
@@ -76,7 +77,7 @@ def squeezes(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
 
 @rule("broadcast_in_dim", needs=MOVES)
 def broadcasts(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
-    """New dimensions are whole on every device; the others keep their cuts."""
+    """Add dimensions that every device has whole; the others keep their cuts."""
     v = ins[0]
     local, places = op.params["shape"], op.params["broadcast_dimensions"]
     grown = [i for i, d in enumerate(places) if local_size(v.dims[i]) != local[d]]
@@ -93,14 +94,14 @@ def broadcasts(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
 
 @rule("iota", needs=MOVES)
 def iotas(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
-    """The index along a dimension of the local array."""
+    """Return the index along a dimension of the local array."""
     shape = tuple(op.outs[0].shape)
     return [rounded(whole(T.iota(shape, op.params["dimension"])), op.outs[0].dtype)]
 
 
 @rule("rev", needs=MOVES)
 def reverses(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
-    """Reversed along dimensions that every device has whole."""
+    """Reverse dimensions that every device has whole."""
     (v,) = ins
     along = op.params["dimensions"]
     v = whole_along(v, along)
@@ -112,7 +113,7 @@ def reverses(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
 
 @rule("slice", needs=MOVES)
 def slices(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
-    """A part of some dimensions; the others keep their cuts."""
+    """Slice some dimensions, which every device needs whole; the others keep their cuts."""
     (v,) = ins
     start, limit = op.params["start_indices"], op.params["limit_indices"]
     stride = op.params["strides"] or (1,) * len(start)
@@ -134,7 +135,7 @@ def slices(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
 
 
 def _part_of(x: T.Scaled, d: int, start: int, size: int, stride: int) -> T.Scaled:
-    """A slice; of what was computed from padded arrays it is computed from what is not padded."""
+    """Slice a term; where it was computed from padded arrays, use the unpadded ones."""
     if stride == 1 and padded(x[1], d):
         return Cutter()(x, d, start, size)
     return T.cut(x, d, start, size, stride)
@@ -142,7 +143,7 @@ def _part_of(x: T.Scaled, d: int, start: int, size: int, stride: int) -> T.Scale
 
 @rule("split", needs=MOVES)
 def splits(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
-    """Several slices along one dimension."""
+    """Split along a dimension that every device has whole."""
     (v,) = ins
     d = op.params["axis"]
     v = whole_along(v, [d])
@@ -157,7 +158,7 @@ def splits(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
 
 @rule("pad", needs=MOVES)
 def pads(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
-    """Padded dimensions must be whole; a share is padded with zeros."""
+    """Pad dimensions that every device has whole; a share may only be padded with zeros."""
     v, filler = ins
     config = op.params["padding_config"]
     along = [d for d, entry in enumerate(config) if tuple(entry) != (0, 0, 0)]
@@ -188,7 +189,7 @@ def pads(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
 
 @rule("concatenate", needs=MOVES)
 def concatenations(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
-    """Parts behind each other along a dimension that each device has whole."""
+    """Concatenate along a dimension that every device has whole."""
     d = op.params["dimension"]
     ins, debtor = settle(w, op, [whole_along(v, [d]) for v in ins])
     blank = [read_as_size(v, d) for v in ins]
@@ -208,7 +209,7 @@ def concatenations(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
 
 @rule("stack", needs=MOVES)
 def stacks(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
-    """Behind each other along a new dimension; the others keep their cuts."""
+    """Stack along a new dimension; the others keep their cuts."""
     d = op.params["axis"]
     own = dataclasses.replace(op, name="concatenate", params={"dimension": d})
     return concatenations(w, own, [thickened(v, d) for v in ins])
@@ -216,7 +217,7 @@ def stacks(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
 
 @rule("unstack", needs=MOVES)
 def unstacks(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
-    """The elements along a dimension, which is gone then."""
+    """Split a dimension that every device has whole into its elements."""
     d = op.params["axis"]
     v = whole_along(ins[0], [d])
     at = d + len(v.hidden)
@@ -229,26 +230,26 @@ def unstacks(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
 
 
 def thickened(v: Value, d: int) -> Value:
-    """With a new dimension of size 1."""
+    """Return the value with a new dimension of size 1 at `d`."""
     lead = len(v.hidden)
     shape = (*v.term.shape[: lead + d], 1, *v.term.shape[lead + d :])
     return v.having(T.reshape(v.scaled, shape), dims=(*v.dims[:d], (), *v.dims[d:]))
 
 
 def read_as_size(v: Value, d: int) -> Value:
-    """A stand-in with dimension `d` of size 1, to find the cut of the others."""
+    """Return a placeholder with dimension `d` of size 1, to find the cuts of the others."""
     shape = (*hidden_sizes(v.hidden), *map(whole_size, (*v.dims[:d], (), *v.dims[d + 1 :])))
     return v.having(
         T.symbol("stand-in", v.term, d, shape=shape), dims=(*v.dims[:d], (), *v.dims[d + 1 :])
     )
 
 
-# --- at an index that is computed
+# --- at a computed index
 
 
 @rule("dynamic_slice", needs=MOVES, positions=(1, None))
 def dynamic_slices(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
-    """A slice at a computed place; at `axis_index * size` it is the device's own part."""
+    """Slice at a computed index; at `axis_index * size` it is the device's own part."""
     v, *starts = ins
     refuse_debts("a slice at a share", starts)
     sizes = op.params["slice_sizes"]
@@ -265,7 +266,7 @@ def dynamic_slices(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
 
 
 def _at_number(v: Value, along: list[int], starts: list[int], sizes: Shape) -> Value:
-    """A slice at a known place, which is kept inside the array as XLA does."""
+    """Slice at known indices, clamped to the array as XLA does."""
     made, dims = v.scaled, list(v.dims)
     for d, start in zip(along, starts, strict=True):
         size = whole_size(v.dims[d])
@@ -275,7 +276,7 @@ def _at_number(v: Value, along: list[int], starts: list[int], sizes: Shape) -> V
 
 
 def _own_part(v: Value, start: Value, d: int, size: int) -> Value | None:
-    """What each device holds alike, or its part of it, cut further by its other coordinates."""
+    """Return a replicated or split value, cut further over the axes that `start` differs over."""
     if (
         len(v.dims[d]) != 1
         or set(start.hidden) & (v.axes | v.debts)
@@ -291,7 +292,7 @@ def _own_part(v: Value, start: Value, d: int, size: int) -> Value | None:
 
 
 def blocks(start: Value, size: int, whole_length: int) -> tuple[Axis, ...] | None:
-    """The axes, major first, whose coordinates number blocks of `size` that begin at `start`."""
+    """Return the axes, major first, whose coordinates number blocks of `size` from `start` on."""
     count = math.prod(hidden_sizes(start.hidden))
     if count * size != whole_length or count == 1:
         return None
@@ -332,12 +333,12 @@ def _at(op: Leaf, v: Value, starts: list[Value], along: list[int], sizes: Shape)
 
 @rule("dynamic_update_slice", needs=MOVES, positions=(2, None))
 def dynamic_updates(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
-    """Some elements replaced at a computed place; in zeros, at one's own place, it is a share."""
+    """Update at a computed index; a device's part, put into zeros at its place, is a share."""
     v, update, *starts = ins
     refuse_debts("an update at a share", starts)
     along = [d for d in range(len(v.dims)) if update.local[d] != v.local[d]]
     if not along:
-        return [update]  # kept inside the array, it takes all of it
+        return [update]  # clamped, it replaces the whole array
     if len(along) == 1 and v.zero:
         own = _own_place(op, v, update, starts[along[0]], along[0])
         if own is not None:
@@ -379,7 +380,7 @@ def _alike(known: np.ndarray) -> bool:
 
 
 def _put_in(v: Value, update: Value, d: int, start: int) -> T.Scaled:
-    """An update at a known place, which is kept inside the array as XLA does."""
+    """Update at a known index, clamped to the array as XLA does."""
     size, own = whole_size(v.dims[d]), whole_size(update.dims[d])
     start, at = min(max(start, 0), size - own), d + len(v.hidden)
     before, after = (0, start), (start + own, size - start - own)
@@ -389,14 +390,14 @@ def _put_in(v: Value, update: Value, d: int, start: int) -> T.Scaled:
 
 
 def read_as_sizes(v: Value, along: list[int]) -> Value:
-    """A stand-in with these dimensions of size 1."""
+    """Return a placeholder in which these dimensions have size 1."""
     for d in along:
         v = read_as_size(v, d)
     return v
 
 
 def _own_place(op: Leaf, v: Value, update: Value, start: Value, d: int) -> Value | None:
-    """Zeros with each device's part at its own place: a share of the whole."""
+    """Return zeros with each device's part at its own place: a share of the whole."""
     axes = frozenset(start.hidden)
     if axes_in([v.dims[d]]) or axes & update.debts or start.axes != axes or not axes:
         return None

@@ -1,9 +1,9 @@
 """Indexing by position: `x[jnp.arange(n), y]` picks one element of each row.
 
-Along a dimension that is indexed by its own positions nothing is looked up: row i is taken for
-row i. So such a gather, and the scatter that is its transpose, is read as one over a batch of rows,
-which is what `jnp.take_along_axis` is traced to. Positions may be those of several dimensions,
-`x[jnp.arange(n)[:, None], jnp.arange(t), y]`, and anything may stand in the columns beside them.
+Along a dimension that is indexed by its own positions nothing is looked up: row i is taken for row
+i. So such a gather, and the scatter that is its transpose, is read as one over a batch of rows, as
+`jnp.take_along_axis` is traced. Positions may be those of several dimensions, as in
+`x[jnp.arange(n)[:, None], jnp.arange(t), y]`, and the other columns may be anything.
 """
 
 from __future__ import annotations
@@ -28,14 +28,15 @@ NAMES = {
         "scatter_indices_batching_dims",
     ),
 }
-"""What the dimension numbers call the dimensions that are looked up in, those that are dropped, and
-those of the index that go with a batch."""
+"""The fields of the dimension numbers for the indexed dimensions, the dropped dimensions, and the
+batch dimensions of the index.
+"""
 
 
 def by_rows(op: Op, makers: Makers) -> list[Op]:
-    """The same operation over a batch of rows, where it indexes by position; else as it is.
+    """Return an operation that indexes by position as one over a batch of rows, else unchanged.
 
-    What is returned is to be read, and not to be run.
+    The result is only to be read by the rules, not executed.
     """
     if not isinstance(op, Leaf) or not op.name.startswith(("gather", "scatter")):
         return [op]
@@ -75,7 +76,7 @@ def _paired(numbers: Any, batched: str) -> dict[int, int]:
 
 
 def _columns(index: Atom, makers: Makers) -> list[Atom]:
-    """The columns of an index, if they are put side by side, one for each dimension."""
+    """Return the columns of an index that is their concatenation, one for each dimension."""
     op = _maker(index, makers)
     if op is None or op.name != "concatenate":
         return []
@@ -85,7 +86,7 @@ def _columns(index: Atom, makers: Makers) -> list[Atom]:
 
 
 def _beside(columns: Sequence[Atom], op: Leaf) -> tuple[list[Op], Atom]:
-    """Columns as one index, with the operation that makes it if there are several."""
+    """Return columns as one index, with the operation that makes it if there are several."""
     if len(columns) == 1:
         return [], columns[0]
     *rows, _ = _shape(columns[0])
@@ -106,7 +107,7 @@ def _beside(columns: Sequence[Atom], op: Leaf) -> tuple[list[Op], Atom]:
 
 
 def _counts_along(atom: Atom, makers: Makers) -> int | None:
-    """The dimension along which integers count from 0, and along no other."""
+    """Return the only dimension along which integers count up from 0."""
     op = _maker(atom, makers)
     if op is None or not _has_room(op.outs[0]):
         return None
@@ -122,7 +123,7 @@ def _counts_along(atom: Atom, makers: Makers) -> int | None:
         case "reshape" if inner is not None:
             return _same_dim(_shape(op.ins[0]), op.outs[0].shape, inner)
         case "select_n":
-            # A negative index is counted from the end: here there is none.
+            # Negative indices would count from the end, but positions are never negative.
             least = _maker(op.ins[0], makers)
             if least is not None and least.name == "lt" and _is_zero(least.ins[1]):
                 tested, taken = (_counts_along(a, makers) for a in (least.ins[0], op.ins[1]))
@@ -131,15 +132,15 @@ def _counts_along(atom: Atom, makers: Makers) -> int | None:
 
 
 def _has_room(var: Var) -> bool:
-    """Whether a dtype of integers holds every position along any dimension of an array."""
+    """Return whether an integer dtype can represent every position along the dimensions."""
     if not jnp.issubdtype(var.dtype, jnp.integer):
         return False
     return max(var.shape, default=0) - 1 <= jnp.iinfo(var.dtype).max
 
 
 def _same_dim(before: Sequence[int], after: Sequence[int], dim: int) -> int | None:
-    """Where a dimension is after a reshape that only adds or drops dimensions of size 1."""
-    if before[dim] == 1:  # it is known by its place, where others are only added behind it
+    """Return a dimension's position after a reshape that adds or drops dimensions of size 1."""
+    if before[dim] == 1:  # found by index if others are only appended
         return dim if tuple(after[: len(before)]) == tuple(before) else None
     old = [d for d, size in enumerate(before) if size > 1]
     new = [d for d, size in enumerate(after) if size > 1]

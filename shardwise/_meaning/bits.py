@@ -1,10 +1,10 @@
-"""What integers are once they have wrapped around.
+"""Integers that wrap around.
 
-Signed integers of 32 bits and more count as all there are, except where their bounds are known to
-lie beyond the dtype. In fewer bits, and without a sign, sums and products do wrap around: that is
-the same whatever the order of a sum. It no longer is once they are given more bits, or are
-compared, or index an array: from there on a number that may have wrapped around is `held`, which
-no factor comes out of.
+Signed integers of 32 bits and more count as unbounded, except where their bounds are known to
+exceed the dtype. With fewer bits, and if unsigned, sums and products do wrap around, but the result
+does not depend on the order of a sum. Once such a number is converted to more bits, compared, or
+used as an index, wrapping around matters: from there on it is an opaque `held` value, which no
+factor is moved out of.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from .term import Scaled, Term
 from .value import Value
 
 MOVES = T.operations(lambda p: p.selects)
-"""What gives some of the numbers that it is given, or 0."""
+"""Operations whose results are elements of their operands, or 0."""
 
 FITS = T.operations(lambda p: p.bounded or p.random) | {"const", "literal"}
-"""What is a number of its dtype: it is given as one, or is no larger than what it is made of."""
+"""Operations whose results fit their dtype: constants, random bits, bounded functions."""
 
 Bounds = tuple[T.Coef, T.Coef]
 
 
 def dtype_of(atom: Atom) -> Any:
-    """The dtype of an operand."""
+    """Return the dtype of an operand."""
     return jnp.asarray(atom.value).dtype if isinstance(atom, Lit) else atom.dtype
 
 
 def wraps(v: Value, old: Any, new: Any) -> bool:
-    """Whether a conversion between integers may lose upper bits or the sign."""
+    """Return whether a conversion between integers may lose upper bits or the sign."""
     if not (jnp.issubdtype(old, jnp.integer) and jnp.issubdtype(new, jnp.integer)):
         return False
     ours, theirs = jnp.iinfo(old), jnp.iinfo(new)
@@ -49,7 +49,7 @@ def wraps(v: Value, old: Any, new: Any) -> bool:
 
 
 def widens(old: Any, new: Any) -> bool:
-    """Whether integers that may wrap around get more bits, or become something else."""
+    """Return whether a conversion widens integers or makes them another kind."""
     if not jnp.issubdtype(old, jnp.integer):
         return False
     return not jnp.issubdtype(new, jnp.integer) or jnp.iinfo(new).bits > jnp.iinfo(old).bits
@@ -61,12 +61,12 @@ def _within(known: Bounds, dtype: Any) -> bool:
 
 
 def may_have_wrapped(v: Value, dtype: Any) -> bool:
-    """Whether a value may have been too large for its dtype, or below 0; an argument is not."""
+    """Return whether a value may have exceeded its dtype; an argument has not."""
     if not jnp.issubdtype(dtype, jnp.integer):
         return False
     wide = not few_bits(dtype)
     if not wide and any(kind == "sum" for _, kind in v.owed):
-        return True  # the sum may be small, and a share of it large
+        return True  # a small sum may have large shares
     known = bounds(v.scaled)
     if known is not None:
         return not _within(known, dtype)
@@ -74,7 +74,7 @@ def may_have_wrapped(v: Value, dtype: Any) -> bool:
 
 
 def _fits(x: Scaled, dtype: Any) -> bool:
-    """Whether every number is one of its dtype already."""
+    """Return whether every element is in the range of its dtype."""
     stack, seen = [x], {x}
     while stack:
         coef, t = stack.pop()
@@ -91,7 +91,7 @@ def _fits(x: Scaled, dtype: Any) -> bool:
 
 
 def _given(t: Term) -> bool:
-    """Whether a term is what a device holds: an argument, or a result of a function by name."""
+    """Return whether a term fits its dtype: an argument, or a result of a named function."""
     if t.op == "symbol":
         return t.params[0] not in ("carry", "step")
     typed = isinstance(t.params, tuple) and any(
@@ -101,16 +101,16 @@ def _given(t: Term) -> bool:
 
 
 def held(v: Value, dtype: Any) -> Value:
-    """The number that a device holds: itself, or what is left of it where it may have wrapped."""
+    """Return the value that a device has: wrapped in `held` if it may have wrapped around."""
     if v.owed or not may_have_wrapped(v, dtype):
         return v
     return v.having(T.elementwise("held", str(dtype), [v.scaled], v.term.shape))
 
 
 def rounded(v: Value, dtype: Any) -> Value:
-    """Coordinates in a floating-point dtype: what it rounds them to, where they are too large.
+    """Return a value as rounded to a dtype, if it is made of coordinates that are too large.
 
-    All else is real numbers. But `arange(1024, dtype=bfloat16)` is no list of positions.
+    All other values count as real numbers. But `arange(1024, dtype=bfloat16)` is not exact.
     """
     if v.owed or T.is_one(v.term) or not jnp.issubdtype(dtype, jnp.inexact):
         return v
@@ -120,13 +120,13 @@ def rounded(v: Value, dtype: Any) -> Value:
     return v.having(T.elementwise("held", str(dtype), [v.scaled], v.term.shape))
 
 
-# --- between which numbers a term lies
+# --- bounds of a term
 
 _KNOWN: weakref.WeakKeyDictionary[Term, Bounds | None] = weakref.WeakKeyDictionary()
 
 
 def bounds(x: Scaled) -> Bounds | None:
-    """The least and the largest number that a term of coordinates and constants may be."""
+    """Return the bounds of a term of coordinates and constants."""
     coef, t = x
     if not coef:
         return 0, 0
@@ -139,7 +139,10 @@ def _ordered(*ends: T.Coef) -> Bounds:
 
 
 def _bounds_of(t: Term) -> Bounds | None:
-    """The bounds of a term, each worked out once; deep terms go off a stack."""
+    """Return the bounds of a term, cached.
+
+    An explicit stack stands in for recursion, since terms may be deep.
+    """
     stack = [t]
     while stack:
         top = stack[-1]
@@ -152,13 +155,13 @@ def _bounds_of(t: Term) -> Bounds | None:
         else:
             stack.append(waiting[0])
             if any(kid in _KNOWN and _KNOWN[kid] is None for coef, kid in kids if coef):
-                _KNOWN[top] = None  # one that is not known is enough
+                _KNOWN[top] = None  # one unknown operand suffices
                 stack.pop()
     return _KNOWN[t]
 
 
 def _bounding(t: Term) -> Sequence[Scaled]:
-    """The operands that the bounds of a term depend on."""
+    """Return the operands that the bounds of a term depend on."""
     if t.op in ("sum", "product", "reduce_sum"):
         return t.kids
     if t.op not in MOVES:

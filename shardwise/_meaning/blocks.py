@@ -1,8 +1,8 @@
-"""Blocks of a term: cut where the arguments are cut, with the cut carried down to them.
+"""Blocks of a term: divided where its arguments are sliced.
 
-Devices that are kept apart have slices of the arguments; one device has them whole. Seen in blocks
-that end where a slice ends, both are made of the same slices: a sum along a dimension is the sum of
-the sums along its blocks, and what acts by element acts on each block.
+Where devices are kept apart, each has slices of the arguments; one device has them whole. Divided
+into blocks that end where a slice ends, both consist of the same slices: a sum along a dimension is
+the sum of the sums of its blocks, and elementwise functions act on each block.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ Cuts = frozenset[int]
 NONE: Cuts = frozenset()
 
 NEAR = 128
-"""Among so many terms a padded one is looked for."""
+"""The number of terms among which to look for a padded one."""
 
 
 class Seams:
-    """Where terms are cut: the places at which any of them takes a slice of an argument."""
+    """The positions at which any of several terms slices an argument."""
 
     def __init__(self, terms: Iterable[Term]):
         self.known: dict[tuple[Term, int], Cuts] = {}
@@ -34,7 +34,7 @@ class Seams:
                 self._enter(t.kids[0][1], along, start - start % stride, t.shape[along] * stride)
 
     def _enter(self, t: Term, d: int, start: int, size: int) -> None:
-        """A slice that is taken of an argument, or of one that is transposed."""
+        """Record the ends of a slice of an argument, which may be transposed."""
         while t.op == "transpose" or (t.op == "slice" and t.params[0] != d):
             d = t.params[d] if t.op == "transpose" else d
             t = t.kids[0][1]
@@ -43,7 +43,7 @@ class Seams:
             own |= {at for at in (start, start + size) if 0 < at < t.shape[d]}
 
     def __call__(self, t: Term, d: int) -> Cuts:
-        """The places along a dimension at which a term falls into blocks."""
+        """Return the positions along a dimension at which a term is divided into blocks."""
         key = (t, d)
         if key not in self.known:
             self.known[key] = self._found(t, d)
@@ -61,7 +61,7 @@ class Seams:
             case "slice":
                 along, start, stride = t.params
                 own = self(kids[0], d)
-                # The first element at or after a place where what is sliced is cut.
+                # The first element at or after a position where the operand is divided.
                 inside = {-((start - at) // stride) for at in own if start < at}
                 return frozenset(at for at in inside if at < t.shape[d]) if along == d else own
             case "reduce_sum" | "reduce_max" | "reduce_min":
@@ -88,19 +88,19 @@ class Seams:
         return frozenset(found - {0})
 
     def pieces(self, terms: Iterable[tuple[Term, int]], size: int) -> list[tuple[int, int]]:
-        """Start and size of the blocks along a dimension that several terms share."""
+        """Return start and size of the blocks along a dimension that several terms share."""
         found = frozenset().union(*(self(t, d) for t, d in terms))
         return blocks_at(found, size)
 
 
 def blocks_at(cuts: Iterable[int], size: int) -> list[tuple[int, int]]:
-    """Start and size of the blocks between cuts."""
+    """Return start and size of the blocks between cuts."""
     edges = [0, *sorted(cuts), size]
     return [(a, b - a) for a, b in itertools.pairwise(edges)]
 
 
 def kept_by_reshape(t: Term, d: int) -> int | None:
-    """The dimension before a reshape that is dimension `d` after it."""
+    """Return the dimension before a reshape that is dimension `d` after it."""
     inner = t.kids[0][1]
     for old, new in T.matched(inner.shape, t.shape) or ():
         own = [e for e in old if inner.shape[e] != 1]
@@ -110,7 +110,7 @@ def kept_by_reshape(t: Term, d: int) -> int | None:
 
 
 def sources(t: Term, d: int) -> list[tuple[int, int]]:
-    """The operands of a contraction, and their dimensions, that dimension `d` comes from."""
+    """Return the operands of a contraction, with their dimensions, that dimension `d` is from."""
     (cx, cy), (bx, by) = t.params
     if d < len(bx):
         return [(0, bx[d]), (1, by[d])]
@@ -121,7 +121,7 @@ def sources(t: Term, d: int) -> list[tuple[int, int]]:
 
 
 def padded(t: Term, d: int) -> bool:
-    """Whether a term is padded along a dimension, or computed by element from one that is."""
+    """Return whether a term is padded along a dimension, or elementwise in one that is."""
     stack, seen = [t], {t}
     while stack and len(seen) < NEAR:
         top = stack.pop()
@@ -135,13 +135,13 @@ def padded(t: Term, d: int) -> bool:
 
 
 class Cutter:
-    """Blocks of terms, each made once."""
+    """Blocks of terms, computed once for each."""
 
     def __init__(self) -> None:
         self.made: dict[tuple[Term, int, int, int], Scaled] = {}
 
     def __call__(self, x: Scaled, d: int, start: int, size: int) -> Scaled:
-        """The block of `size` from `start` along dimension `d`."""
+        """Return the block of `size` from `start` along dimension `d`."""
         coef, t = x
         if (start, size) == (0, t.shape[d]):
             return x

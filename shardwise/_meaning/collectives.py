@@ -1,4 +1,4 @@
-"""What collectives, in_specs and out_specs do to the meaning of a value."""
+"""Rules for collectives, `in_specs` and `out_specs`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from .value import (
 
 
 def split(op: Split, v: Value) -> Value:
-    """A device's part of an argument: the whole, cut as the spec says."""
+    """Return a device's part of an argument, as cut by `in_specs`."""
     axes = {axis for axis in op.axes if axis.size > 1}
     if axes & (v.axes | v.debts):
         raise Unknown("an argument that already differs along the axis it is split over")
@@ -48,7 +48,7 @@ def _first(dim):
 
 
 def join(w: Notes, op: Join, v: Value) -> Value:
-    """A result: the parts put together as the spec says, or the first where it says they agree."""
+    """Return a result: the parts joined as `out_specs` says, or the first of parts that agree."""
     ours = {axis for axis in (*op.axes, *op.replicated) if axis.size > 1}
     if v.debts & ours:
         raise Unknown("a result that is still owed", frozenset(v.debts & ours))
@@ -72,7 +72,7 @@ def join(w: Notes, op: Join, v: Value) -> Value:
 
 
 def _moved(v: Value, op: Join) -> tuple[Axis, ...]:
-    """The axes that cut one dimension of a value and are declared to cut another."""
+    """Return the axes that cut one dimension of a value and are declared to cut another."""
     return tuple(
         axis
         for d, axes in enumerate(op.placement)
@@ -82,7 +82,7 @@ def _moved(v: Value, op: Join) -> tuple[Axis, ...]:
 
 
 def _take(v: Value, axis: Axis, index: int) -> Value:
-    """One device's value."""
+    """Return one device's value."""
     at = v.hidden.index(axis)
     hidden = tuple(a for a in v.hidden if a != axis)
     shape = (*v.term.shape[:at], *v.term.shape[at + 1 :])
@@ -92,7 +92,7 @@ def _take(v: Value, axis: Axis, index: int) -> Value:
 
 
 def exchange(w: Notes, op: Collective, v: Value) -> Value:
-    """The result of a collective."""
+    """Return the result of a collective."""
     axes = tuple(axis for axis in op.axes if axis.size > 1)
     if not axes and op.name in (*REDUCTIONS, "pbroadcast"):
         return v
@@ -107,7 +107,7 @@ def exchange(w: Notes, op: Collective, v: Value) -> Value:
 
 
 def _psum(w: Notes, op: Collective, v: Value, axes: Sequence[Axis]) -> Value:
-    """A sum over devices: pays what is owed; what is the same everywhere is multiplied."""
+    """Sum over devices; this adds up what is owed, and multiplies replicated values."""
     for axis in axes:
         if (axis, "sum") in v.owed:
             w.note("paid", op, axis, v)
@@ -122,7 +122,7 @@ def _psum(w: Notes, op: Collective, v: Value, axes: Sequence[Axis]) -> Value:
 
 
 def _extreme(w: Notes, op: Collective, v: Value, axes: Sequence[Axis]) -> Value:
-    """A maximum or minimum over devices."""
+    """Take the maximum or minimum over devices."""
     kind = op.name[1:]
     for axis in axes:
         if (axis, kind) in v.owed:
@@ -143,14 +143,14 @@ def _extreme(w: Notes, op: Collective, v: Value, axes: Sequence[Axis]) -> Value:
 
 
 def _gather(w: Notes, op: Collective, v: Value, axes: Sequence[Axis]) -> Value:
-    """Parts put one behind the other along a dimension, or along a new one."""
+    """Gather parts along a dimension, or along a new one."""
     d, tiled = op.params["dimension"], op.params["tiled"]
     _refuse(op, v, axes)
     return gathered(v, d, axes) if tiled else stacked(v, d, axes, op)
 
 
 def gathered(v: Value, d: int, axes: Sequence[Axis]) -> Value:
-    """The cut over these axes taken away from dimension `d`."""
+    """Remove the cut over these axes from dimension `d`."""
     for axis in axes:
         if axis in v.axes and axis not in axes_in([v.dims[d]]):
             v = hide(v, axis)
@@ -166,7 +166,7 @@ def gathered(v: Value, d: int, axes: Sequence[Axis]) -> Value:
 
 
 def stacked(v: Value, d: int, axes: Sequence[Axis], op: Collective) -> Value:
-    """The parts along a new dimension `d`."""
+    """Gather the parts along a new dimension `d`."""
     count = math.prod(axis.size for axis in op.axes)
     shape = [*v.local[:d], 1, *v.local[d:]]
     dims = (*v.dims[:d], (), *v.dims[d:])
@@ -178,7 +178,7 @@ def stacked(v: Value, d: int, axes: Sequence[Axis], op: Collective) -> Value:
 
 
 def _scatter(w: Notes, op: Collective, v: Value, axes: Sequence[Axis]) -> Value:
-    """A sum over devices, of which each keeps its part of a dimension."""
+    """Sum over devices; each keeps its part of a dimension."""
     d, tiled = op.params["dimension"], op.params["tiled"]
     v = _psum(w, op, v, axes)
     v = dealt(v, d, axes)
@@ -193,7 +193,7 @@ def _scatter(w: Notes, op: Collective, v: Value, axes: Sequence[Axis]) -> Value:
 
 
 def dealt(v: Value, d: int, axes: Sequence[Axis]) -> Value:
-    """Each device keeps its block of dimension `d`, which all of them have."""
+    """Cut dimension `d`, which all devices have: each keeps its block."""
     if frozenset(axes) & (v.axes | v.debts):
         raise Unknown("a part is taken of a value that already differs along the axis")
     if len(v.dims[d]) > 1:
@@ -205,14 +205,14 @@ def dealt(v: Value, d: int, axes: Sequence[Axis]) -> Value:
 
 
 def _all_to_all(w: Notes, op: Collective, v: Value, axes: Sequence[Axis]) -> Value:
-    """A cut moves from one dimension to another."""
+    """Move a cut from one dimension to another."""
     _refuse(op, v, axes)
     if not axes:
         return v
     split, concat = op.params["split"], op.params["concat"]
     if split != concat:
         return dealt(gathered(v, concat, axes), split, axes)
-    # Each device's part is a row of blocks, of which one comes from each device.
+    # Each device's part consists of blocks, one from each device.
     count = math.prod(axis.size for axis in axes)
     local = (*v.local[:split], count, v.local[split] // count, *v.local[split + 1 :])
     out = reshaped(v, local, w.known, w.shapes_of(v.term))
@@ -221,7 +221,7 @@ def _all_to_all(w: Notes, op: Collective, v: Value, axes: Sequence[Axis]) -> Val
 
 
 def _ppermute(w: Notes, op: Collective, v: Value, axes: Sequence[Axis]) -> Value:
-    """Parts change places; who receives nothing has zeros."""
+    """Permute parts; a device that receives nothing has zeros."""
     count = math.prod(axis.size for axis in op.axes)
     sender = [-1] * count
     for source, target in op.params["perm"]:
@@ -241,7 +241,7 @@ def _ppermute(w: Notes, op: Collective, v: Value, axes: Sequence[Axis]) -> Value
 
 
 def permuted(x: T.Scaled, at: int, sender: tuple[int, ...]) -> T.Scaled:
-    """The elements along a dimension in another order; -1 stands for zeros."""
+    """Permute the elements along a dimension; -1 stands for zeros."""
     coef, t = x
     if t.op == "permute" and t.params[0] == at:
         first = t.params[1]
@@ -253,7 +253,7 @@ def permuted(x: T.Scaled, at: int, sender: tuple[int, ...]) -> T.Scaled:
 
 
 def _pbroadcast(w: Notes, op: Collective, v: Value, axes: Sequence[Axis]) -> Value:
-    """Every device has what one of them had."""
+    """Broadcast the value of one device to all."""
     _refuse(op, v, axes)
     if not set(axes) & v.axes:
         return v
@@ -271,7 +271,7 @@ def _refuse(op: Collective, v: Value, axes: Sequence[Axis]) -> None:
 
 
 NEEDS = {name: RING if of(name).combines == "sum" else ORDER for name in SUMS}
-"""The algebra that each needs; the others move elements."""
+"""The algebra that each reduction needs; the other collectives move elements."""
 
 RULES: dict[str, Callable[..., Value]] = {
     "psum": _psum,

@@ -1,9 +1,9 @@
-"""Two meanings held against each other: equal, or in what they differ and since when.
+"""Comparison of two meanings: whether they are equal, else where they differ.
 
-A result is right when it has the same term and the same coefficient as in the reference, and owes
-nothing. Where it does not, the two terms are followed down together to the places where they part:
-a common term with another coefficient ("8 times the gradient"), a share that something non-linear
-was done to, or a term that no rule relates.
+A result is correct when it has the same term and the same coefficient as in the reference, and
+nothing is owed. Otherwise both terms are traversed together, from the results down, to the places
+where they differ: a common term with another coefficient ("8 times the gradient"), a share to which
+a non-linear operation was applied, or a term that no rule relates to the reference.
 """
 
 from __future__ import annotations
@@ -22,59 +22,59 @@ from .term import LINEAR, Coef, Scaled, Term
 from .value import Value
 
 DEEP = 20_000
-"""So many pairs of terms are followed before two terms are called different."""
+"""The number of pairs of terms to traverse before two terms count as different."""
 
 _KEEPS = primitives.names(
     lambda p: p.moves in ("reorder", "repeat") or (p.pointwise and p.selects)
 ) | {"convert_element_type", "is_finite"}
 _SCALES = primitives.names(lambda p: p.pointwise and p.linear in ("each", "first")) | {"neg"}
-"""What may be done to a maximum, and to the difference from it, before its exponential is taken."""
+"""Operations allowed on a maximum, and on the difference from it, before `exp` is applied."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Gap:
-    """One place where a result parts from the reference."""
+    """One place where a result differs from the reference."""
 
     kind: str
-    """`times`, `mistake`, `first`, `moved` or `other`."""
+    """`times` (a factor), `mistake` (a misused share), `first`/`moved` (`out_specs`) or `other`."""
     term: Term
     ratio: Coef | None = None
     coef: Coef = 1
-    """The coefficient that the term has."""
+    """The coefficient of the term in the result."""
     mistake: Mistake | None = None
     mistakes: tuple[Mistake, ...] = ()
-    """All of them, in program order."""
+    """All such mistakes, in program order."""
     steps: tuple[Step, ...] = ()
     stray: Op | None = None
-    """The operation since which no rule relates the two; for `first` and `moved`, the result."""
+    """The first operation that no rule relates; for `first` and `moved`, what makes the result."""
     filled: tuple[int, int] | None = None
-    """The rows that an argument has and is filled up to, where it does not divide."""
+    """The number of rows of an argument, and the number it is padded to so that it divides."""
     long: bool = False
-    """Whether the two were too long to take apart."""
+    """Whether the two were too large to compare."""
     axes: tuple[Axis, ...] = ()
     whole: bool = True
-    """For `times`: whether the result is that many times, or only something it is made of."""
+    """For `times`: whether the factor is one of the result itself, not of a term inside it."""
     sure: bool = True
-    """Whether a factor is one of the result: it may be lost on the way."""
+    """Whether the factor certainly shows in the result: it may be lost on the way."""
     linear: bool = False
-    """Whether it is for certain, wherever what is multiplied is not zero."""
+    """Whether the result is certainly off by the factor, unless the scaled term is zero."""
     asked: bool = False
-    """Whether it is in what the program asks about NaN, which a factor does not change."""
+    """Whether the gap lies inside `is_nan`, whose result a factor does not change."""
 
     @property
     def ops(self) -> list[Op]:
-        """The operations that it names."""
+        """The operations that the gap names."""
         named = [*(step.op for step in self.steps), self.stray]
         return [op for op in named if op is not None]
 
 
 def equal(a: Value, b: Value) -> bool:
-    """Whether two results are the same for all inputs."""
+    """Return whether two results are the same for all inputs."""
     return a.scaled == b.scaled and a.plain and b.plain
 
 
 def gaps(w: Notes, want: Value, got: Value) -> list[Gap]:
-    """Where a result parts from the reference, in program order; empty where it is right."""
+    """Return the gaps between a result and the reference, in program order."""
     if equal(want, got):
         return []
     found = sorted(mistakes_in(w, got.term), key=lambda m: m.order)
@@ -107,7 +107,7 @@ def gaps(w: Notes, want: Value, got: Value) -> list[Gap]:
 
 
 def _first_use(w: Notes, mistake: Mistake) -> Mistake:
-    """The same with the words for the forward pass, where the share is used there already."""
+    """Return the mistake with its `exponent`, and `used` if the forward pass has it already."""
     mistake = dataclasses.replace(mistake, exponent=_exponent(w, mistake))
     if mistake.op.backward and mistake.born is not None:
         forward = (m for m in w.mistakes.values() if m.born is mistake.born and not m.op.backward)
@@ -119,7 +119,7 @@ def _first_use(w: Notes, mistake: Mistake) -> Mistake:
 
 
 def _exponent(w: Notes, mistake: Mistake) -> bool:
-    """Whether the difference from a maximum or minimum goes into an exponential."""
+    """Return whether the difference from a maximum or minimum is an argument of `exp`."""
     if not mistake.extreme or mistake.born is None:
         return False
     if mistake.born not in w.exponents:
@@ -143,14 +143,14 @@ def _exponent_of(w: Notes, born: Op) -> bool:
 
 
 def _ratio(want: Value, paid: Scaled | None) -> Coef | None:
-    """How many times the result the sum of the shares would be, if it is a multiple of it."""
+    """Return the ratio of the sum of the shares to the result, if it is a constant."""
     if not paid or paid[1] != want.term or not want.coef:
         return None
     return Fraction(paid[0]) / Fraction(want.coef)
 
 
 def mistakes_in(w: Notes, t: Term) -> Iterator[Mistake]:
-    """The mistakes that a term comes from, and those before them."""
+    """Yield the mistakes that a term depends on, and those that these depend on."""
     seen: set[Term] = set()
     open_ = [t] if w.mistakes else []
     while open_:
@@ -161,7 +161,7 @@ def mistakes_in(w: Notes, t: Term) -> Iterator[Mistake]:
 
 
 def below(t: Term, seen: set[Term] | None = None) -> Iterator[Term]:
-    """A term and all it is made of, each once; but for what was `seen` before."""
+    """Yield a term and all its subterms, each once, except those in `seen`."""
     seen = set() if seen is None else seen
     stack = [] if t in seen else [t]
     seen.add(t)
@@ -175,7 +175,7 @@ def below(t: Term, seen: set[Term] | None = None) -> Iterator[Term]:
 
 
 def _filled_up(w: Notes, t: Term) -> tuple[int, int] | None:
-    """How many rows an argument has and how many it is given, where it is not on one device."""
+    """Return the rows of an argument and those it is padded to, where it is not on one device."""
     for one in below(t):
         if T.of(one.op).moves not in ("lookup", "pad", "join") or w.known(one):
             continue
@@ -193,33 +193,33 @@ def _first_stray(w: Notes, terms: Iterable[Term]) -> Op | None:
 
 @dataclasses.dataclass(frozen=True)
 class _Way:
-    """What two terms were followed through, from the results down.
+    """The operations between the results and a pair of terms inside them.
 
-    A factor below may be lost on the way: in a loop, in what is the same of a multiple, or where
-    two of them cancel, as in `log(2 * x) - log(2 * y)`.
+    A factor of the inner term may be lost on the way: in a loop, in an operation that ignores
+    factors, or where two of them cancel, as in `log(2 * x) - log(2 * y)`.
     """
 
     shows: bool = True
-    """Whether every operation gives something else of a multiple."""
+    """Whether every operation on the way returns something else for a multiple."""
     bent: bool = False
-    """Whether one of them is not linear."""
+    """Whether an operation on the way is not linear."""
     forked: bool = False
-    """Whether the two differed in more than one operand."""
+    """Whether the two terms differed in more than one operand."""
     asked: bool = False
-    """Whether one of them asks for NaN."""
+    """Whether an operation on the way is `is_nan`."""
 
     @property
     def linear(self) -> bool:
-        """Whether the result is off by a multiple of what a factor below is one of."""
+        """Whether the result is linear in the inner term, and nothing else differs."""
         return not self.bent and not self.forked
 
     @property
     def sure(self) -> bool:
-        """Whether a factor below is seen in the result."""
+        """Whether a factor of the inner term shows in the result."""
         return self.shows and not (self.bent and self.forked)
 
     def through(self, op: str, differing: int) -> _Way:
-        """The way one operation further."""
+        """Return the way extended by one operation."""
         linear = op in LINEAR or op in MIXES
         return _Way(
             self.shows and (linear or op in SHOWN),
@@ -230,7 +230,7 @@ class _Way:
 
 
 def _parting(want: Scaled, got: Scaled) -> Iterator[Gap]:
-    """The pairs of terms at which two terms part."""
+    """Yield a gap for each pair of subterms at which two terms differ."""
     seen: set[tuple[Scaled, Scaled, _Way]] = set()
     stack = [(want, got, _Way())]
     while stack:
@@ -252,7 +252,7 @@ def _parting(want: Scaled, got: Scaled) -> Iterator[Gap]:
 
 
 def _below(want: Scaled, got: Scaled) -> list[tuple[Scaled, Scaled]] | None:
-    """The operands in which two terms may differ; None where they are not made alike."""
+    """Return the operands in which two terms may differ; None if they are built differently."""
     (a, s), (b, t) = want, got
     alike = s.op == t.op and s.shape == t.shape
     if alike and s.op == "sum":
@@ -269,17 +269,17 @@ def _below(want: Scaled, got: Scaled) -> list[tuple[Scaled, Scaled]] | None:
 
 
 FREE = T.operations(lambda p: p.acts == "searches") | {"is_finite"}
-"""What may be the same of a multiple, so that a factor below refutes nothing."""
+"""Operations that may ignore a factor of their operands, so that it refutes nothing."""
 
 MIXES = {"sum", "product", "dot", "conv", "concatenate", "scatter_add", "add_rows"}
-"""What is linear in each of several operands."""
+"""Operations that are linear in each of several operands."""
 
 SHOWN = T.operations(
     lambda p: (
         p.selects or (p.pointwise and not (p.linear or p.truth or p.bits or p.rounds or p.bounded))
     )
 ) | {"scatter"}
-"""What gives something else of a multiple, for some numbers at least."""
+"""Operations that return something else for a multiple, at least for some numbers."""
 
 
 def _one_operand(s: Term, t: Term) -> bool:
@@ -288,7 +288,7 @@ def _one_operand(s: Term, t: Term) -> bool:
 
 
 def _unordered(s: Term, t: Term) -> list[tuple[Scaled, Scaled]]:
-    """The operands that differ, those of one kind side by side."""
+    """Return the operands that differ, paired by kind."""
     left = [kid for kid in s.kids if kid not in t.kids]
     right = [kid for kid in t.kids if kid not in s.kids]
     return _paired(left, right) if len(left) == len(right) else [*zip(s.kids, t.kids, strict=True)]
@@ -302,7 +302,7 @@ def _paired(left: list[Scaled], right: list[Scaled]) -> list[tuple[Scaled, Scale
 
 
 def _sums(want: Scaled, got: Scaled) -> list[tuple[Scaled, Scaled]]:
-    """The summands that differ: those of one term by coefficient, the others by their kind."""
+    """Return the summands that differ, paired by term where possible, else by kind."""
     ours = {t: T.tidy(want[0] * c) for c, t in want[1].kids}
     theirs = {t: T.tidy(got[0] * c) for c, t in got[1].kids}
     pairs: list[tuple[Scaled, Scaled]] = [
@@ -326,10 +326,10 @@ def _products(want: Scaled, got: Scaled) -> list[tuple[Scaled, Scaled]] | None:
 
 
 def steps_of(w: Notes, t: Term, beside: Container[Term]) -> list[Step]:
-    """What happened to a term, or to the nearest terms it is made of by linear operations.
+    """Return the recorded steps of a term, or of the nearest terms it is linear in.
 
-    What was done to a sum was done to each summand: to a sum of this one and others `beside` it,
-    or to any where no more is known.
+    What was done to a sum was done to each summand. A step of a sum counts if all its summands are
+    in `beside`, or if nothing else is known.
     """
     through = {*LINEAR, "sum", "loop"}
     ways = through, {*through, "product"}, {*through, *MIXES}
@@ -343,7 +343,7 @@ def steps_of(w: Notes, t: Term, beside: Container[Term]) -> list[Step]:
 
 
 def _nearest(w: Notes, t: Term, through: Container[str]) -> list[Step]:
-    """What happened to a term, or to the nearest terms that it is made of by some operations."""
+    """Return the recorded steps of a term, or of the nearest ones below `through` operations."""
     front = [t]
     for _ in range(12):
         found = [step for one in front for step in w.steps.get(T.core(one), ())]
@@ -354,17 +354,17 @@ def _nearest(w: Notes, t: Term, through: Container[str]) -> list[Step]:
 
 
 def _parts(t: Term) -> Iterator[Term]:
-    """What a term is made of, and what is divided by; of a loop, what a turn gives for it."""
+    """Yield the operands of a term and its divisors; for a loop, the result of one iteration."""
     for _, kid in (result_of_turn(t),) if t.op == "loop" else t.kids:
         core = T.core(kid)
         yield core.kids[0][1] if core.op == "reciprocal" else kid
 
 
 def _before(w: Notes, steps: Sequence[Step], ratio: Coef | None) -> list[Step]:
-    """What was done to a number on the way to a gradient, which is summed by autodiff then.
+    """Return the steps of scalars that explain the factor of a gradient summed afterwards.
 
-    A loss that is too large by the same factor was made so by `reduced` steps; a sum that is
-    differentiated unchecked, where its derivative is summed again, has `seeded` it.
+    `reduced` steps scale a loss by the same factor. A `seeded` step differentiates a sum over
+    devices with checks off, so that its derivative is summed again.
     """
     last = max((step.order for step in steps if step.kind == "paid"), default=0)
     found = []

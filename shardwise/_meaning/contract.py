@@ -1,8 +1,8 @@
-"""Rules for what combines elements of a dimension: over a cut one, each device has its share.
+"""Rules for operations that combine elements of a dimension: if it is cut, shares result.
 
-`reduce_sum` over a cut dimension, or a contraction of two alike cut ones, leaves a sum owed over
-the axes of the cut. Where an axis would cut two dimensions of a result, both operands are read with
-it hidden: each device multiplies its own parts, and that is what the term says.
+`reduce_sum` over a cut dimension, or a contraction of two dimensions cut alike, leaves a sum owed
+over the axes of the cut. Where an axis would cut two dimensions of a result, it is hidden in both
+operands: each device multiplies its own parts, and the term describes that.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ TRUTHS = {"reduce_or": "reduce_max", "reduce_and": "reduce_min"}
 @rule("reduce_sum", needs=RING)
 @rule("reduce_max", "reduce_min", needs=ORDER)
 def reductions(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
-    """Over a cut dimension the result is owed: a sum, a maximum or a minimum over the axes."""
+    """Reduce; over a cut dimension a sum, maximum or minimum is owed over the axes of the cut."""
     (v,) = ins
     kind, along = T.of(op.name).combines, set(op.params["axes"])
     if any(own != kind for _, own in v.owed):
         refuse_debts(op.name, ins)
     for d in along:
         v = narrowed(v, d)
-    # Where each device has one element there is nothing to add: it is the device's own, whole.
+    # Where each device has one element there is nothing to add, so the axis becomes hidden.
     v = whole_along(v, [d for d in along if local_size(v.dims[d]) == 1])
     dims = tuple(dim for d, dim in enumerate(v.dims) if d not in along)
     over = frozenset() if v.zero else axes_in(v.dims[d] for d in along)
@@ -65,7 +65,7 @@ def reductions(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
 @rule("argmax", "argmin", needs=ORDER)
 @rule("reduce_prod", "reduce_and", "reduce_or", "reduce_xor", needs=ANY)
 def other_reductions(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
-    """Along dimensions that each device has whole; OR and AND of booleans are extremes."""
+    """Reduce dimensions that every device has whole; OR and AND of booleans are extremes."""
     if op.name in TRUTHS and op.outs[0].dtype == jnp.bool_:
         return reductions(w, dataclasses.replace(op, name=TRUTHS[op.name]), ins)
     refuse_debts(op.name, ins)
@@ -76,7 +76,7 @@ def other_reductions(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     if op.name.startswith("reduce"):
         return [v.having(T.reduce(op.name[7:], v.scaled, shifted(along, lead)), dims=dims)]
     shape = (*hidden_sizes(v.hidden), *map(whole_size, dims))
-    # The place of the largest does not change with a factor, or it is that of the smallest.
+    # A positive factor does not change the position of the largest element.
     kid = (1, v.term) if v.coef > 0 else v.scaled
     return [v.having(T.function(op.name, shifted(along, lead), [kid], shape), dims=dims)]
 
@@ -84,7 +84,7 @@ def other_reductions(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
 @rule("cumsum", needs=RING)
 @rule("cumprod", "cummax", "cummin", "cumlogsumexp", needs=ANY)
 def running(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
-    """Running totals along a dimension that each device has whole; sums of shares are shares."""
+    """Accumulate along a dimension that every device has whole; sums of shares are shares."""
     v = whole_along(ins[0], [op.params["axis"]])
     at = op.params["axis"] + len(v.hidden)
     if op.name == "cumsum":
@@ -103,7 +103,7 @@ def running(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
 
 @rule("fft", needs=RING)
 def transforms(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
-    """Fourier transforms along dimensions that each device has whole; of shares they are shares."""
+    """Fourier transform along dimensions that every device has whole; shares stay shares."""
     lengths = op.params["fft_lengths"]
     rank = len(ins[0].dims)
     along = range(rank - len(lengths), rank)
@@ -117,7 +117,7 @@ def transforms(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
 
 @rule("sort", needs=ANY)
 def sorts(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
-    """Sorted along a dimension that each device has whole."""
+    """Sort along a dimension that every device has whole."""
     refuse_debts("sorting", ins)
     d = op.params["dimension"]
     ins = [whole_along(v, [d]) for v in ins]
@@ -138,7 +138,7 @@ DIMENSIONS = ("axis", "reduction_dimension")
 
 @rule("top_k", "approx_top_k", needs=ORDER)
 def largest(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
-    """The largest elements along a dimension that each device has whole."""
+    """Return the largest elements along a dimension that every device has whole."""
     refuse_debts(op.name, ins)
     last = op.params.get("reduction_dimension", -1)
     d = op.params.get("axis", last) % len(ins[0].dims)
@@ -154,7 +154,7 @@ def largest(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
 
 @rule("dot_general", needs=RING)
 def dots(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
-    """A contraction of two dimensions cut alike leaves a sum owed; other dimensions keep cuts."""
+    """Contract; over dimensions cut alike a sum is owed, and other dimensions keep their cuts."""
     (cx, cy), (bx, by) = op.params["dimension_numbers"]
     x, y = ins
     debtor = check_product("a matrix product", ins)
@@ -192,12 +192,12 @@ def dots(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
 
 
 def dot(numbers, x: T.Term, y: T.Term, shape) -> T.Term:
-    """The term of a contraction."""
+    """Return the term of a contraction."""
     return T.make("dot", numbers, ((1, x), (1, y)), shape)
 
 
 def meet(w: Notes, x: Value, y: Value, pairs: list[tuple[int, int]]) -> tuple[Value, Value]:
-    """Paired dimensions cut alike."""
+    """Read two operands with their paired dimensions cut alike."""
     for i, j in pairs:
         if x.dims[i] == y.dims[j]:
             continue
@@ -206,7 +206,7 @@ def meet(w: Notes, x: Value, y: Value, pairs: list[tuple[int, int]]) -> tuple[Va
             options.append((read_as(x, (*x.dims[:i], y.dims[j], *x.dims[i + 1 :])), y))
         if _may_read(y, j, x.dims[i]):
             options.append((x, read_as(y, (*y.dims[:j], x.dims[i], *y.dims[j + 1 :]))))
-        # Each device has its own already: a sum over devices says less, unless it is what is meant.
+        # Once an axis is hidden, reading it as a cut only helps if the reference has both terms.
         hidden = {*x.hidden, *y.hidden} & axes_in([x.dims[i], y.dims[j]])
         if hidden:
             options = [both for both in options if w.known(both[0].term) and w.known(both[1].term)]
@@ -218,13 +218,13 @@ def meet(w: Notes, x: Value, y: Value, pairs: list[tuple[int, int]]) -> tuple[Va
 
 
 def _may_read(v: Value, d: int, want: Dim) -> bool:
-    """Whether dimension `d` can be read as cut so: the axes are not owed and cut no other."""
+    """Return whether dimension `d` may be read with this cut: no axis is owed or cuts another."""
     others = axes_in(dim for e, dim in enumerate(v.dims) if e != d)
     return bool(axes_in([want])) and not axes_in([want]) & (v.debts | others)
 
 
 def part_ways(x: Value, y: Value, cx, cy, bx, by) -> tuple[Value, Value]:
-    """An axis that cuts both operands in dimensions that are not paired is hidden in both."""
+    """Hide the axes that cut both operands in dimensions that are not paired."""
     paired_x, paired_y = {*cx, *bx}, {*cy, *by}
     free_x = axes_in(dim for d, dim in enumerate(x.dims) if d not in paired_x)
     free_y = axes_in(dim for d, dim in enumerate(y.dims) if d not in paired_y)

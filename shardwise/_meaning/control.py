@@ -1,8 +1,8 @@
-"""Loops and branches: fresh symbols for what is carried, the readings taken to a fixed point.
+"""Rules for loops and branches: symbols for carried values, readings to a fixed point.
 
 The body of a loop is walked with a symbol for each carried value. The symbols are numbered by
-depth, so that two loops that do the same are one term. A carried value keeps one reading (cut,
-debts) all the way round; the walk begins with the reading it goes in with and ends when none
+depth, so that two equal loops are one term. A carried value keeps one reading (cut, debts) for all
+iterations; the walk begins with the reading of the initial carry and repeats until no reading
 changes.
 """
 
@@ -39,12 +39,12 @@ ROUNDS = 8
 
 
 def symbol_like(v: Value, *name: object) -> Value:
-    """A symbol with the reading of a value."""
+    """Return a symbol with the reading of a value."""
     return v.having(T.symbol(*name, shape=v.term.shape))
 
 
 def meet_readings(w: Notes, a: Value, b: Value) -> tuple[Value, Value]:
-    """Two values of one local shape in one reading."""
+    """Return two values of the same local shape in one reading."""
     for axis in sorted(a.debts | b.debts):
         kinds = {kind for v in (a, b) for own, kind in v.owed if own == axis}
         if kinds != {"sum"}:
@@ -57,7 +57,7 @@ def meet_readings(w: Notes, a: Value, b: Value) -> tuple[Value, Value]:
 
 
 def loop(w: Notes, op: Scan, ins: list[Value]) -> list[Value]:
-    """A loop of known length."""
+    """Return the results of a loop of known length."""
     if not op.length and len(op.outs) == op.carry:
         return ins[op.consts : op.consts + op.carry]
     at_once = all_at_once(w, op, ins)
@@ -122,7 +122,7 @@ def _parts(
 
 
 def _scanned(x: Value) -> Value:
-    """Something to step through: along the first dimension every device has its own steps."""
+    """Prepare an input to scan over: each device scans over its own part of the first dimension."""
     x = narrowed(x, 0)
     for axis in sorted(axes_in([x.dims[0]])):
         x = hide(x, axis)
@@ -132,7 +132,7 @@ def _scanned(x: Value) -> Value:
 def _fixed(
     w: Notes, body: Body, consts: list[Value], carry: list[Value], xs: list[Value], count: int
 ) -> tuple[list[Value], list[Value], list[Value]]:
-    """Walk the body until the readings of what is carried stay."""
+    """Walk the body until the readings of the carried values no longer change."""
     depth = w.depth
     slices = []
     for i, x in enumerate(xs):
@@ -149,7 +149,7 @@ def _fixed(
             v if i in zeros else symbol_like(v, "carry", depth, i) for i, v in enumerate(carry)
         ]
         outs = w.turn(body, [*consts, *given, *slices], given)
-        # What begins as zero stays so only if a step that finds zeros leaves zeros.
+        # An initial zero may only be treated as zero if an iteration that finds zeros leaves zeros.
         grown = {i for i in zeros if not outs[i].zero}
         if grown:
             zeros -= grown
@@ -162,7 +162,7 @@ def _fixed(
 
 
 def _since(start: Value, out: Value) -> Value:
-    """What a loop begins with, owed since the operation in a turn since which its result is."""
+    """Return an initial carry that is owed, with `born` set to that of the iteration's result."""
     owed = start.owed and start.born is None
     return start.having(start.scaled, born=out.born) if owed else start
 
@@ -172,7 +172,7 @@ def _reading(v: Value) -> tuple[Dims, tuple, Owed]:
 
 
 def free_in(t: Term, depth: int, seen: dict[Term, bool] | None = None) -> bool:
-    """Whether a term has symbols of the loop at this depth."""
+    """Return whether a term has symbols of the loop at this depth."""
     known: dict[Term, bool] = {} if seen is None else seen
     stack = [t]
     while stack:
@@ -194,8 +194,8 @@ def free_in(t: Term, depth: int, seen: dict[Term, bool] | None = None) -> bool:
 
 
 def _looped(index: object, base: tuple, shape: Shape, coef: Coef) -> Scaled:
-    # Depth and leads belong to the term: without them two loops that step along different
-    # dimensions of one array, or bind different symbols, would be one.
+    # Without depth and leads as parameters, two loops that scan over different dimensions of one
+    # array, or bind different symbols, would be the same term.
     outs, carry, xs, *how = base
     kids = (*outs, *carry, *xs)
     made = T.function("loop", (index, len(outs), len(carry), *how), kids, shape)
@@ -203,13 +203,13 @@ def _looped(index: object, base: tuple, shape: Shape, coef: Coef) -> Scaled:
 
 
 def result_of_turn(loop: Term) -> Scaled:
-    """What one turn of a loop gives for one of its results."""
+    """Return what one iteration of a loop computes for one of its results."""
     index, outs, *_ = loop.params
     return loop.kids[index if isinstance(index, int) else outs - 1]
 
 
 def loop_while(w: Notes, op: While, ins: list[Value]) -> list[Value]:
-    """A loop while a condition holds, which must not differ between devices."""
+    """Return the results of a while loop, whose condition must not differ between devices."""
     first, second = op.cond_consts, op.body_consts
     cond_consts, body_consts, carry = _parts(ins, first, second)
     w.depth += 1
@@ -230,7 +230,7 @@ def loop_while(w: Notes, op: While, ins: list[Value]) -> list[Value]:
 
 
 def choose_branch(w: Notes, op: Cond, ins: list[Value]) -> list[Value]:
-    """One of several branches: a choice between their results."""
+    """Return the results of a `cond`: a choice between those of the branches."""
     index, *operands = ins
     if index.debts:
         raise Unknown("a branch is chosen by each device's own share", index.debts)
@@ -242,7 +242,7 @@ def choose_branch(w: Notes, op: Cond, ins: list[Value]) -> list[Value]:
 
 
 def chosen(w: Notes, index: Value, cases: list[Value]) -> Value:
-    """The result of one of several branches."""
+    """Return the result of one of several branches."""
     if T.is_one(index.term) and not index.hidden and not index.debts:
         return cases[min(max(int(index.coef), 0), len(cases) - 1)]
     if index.debts:

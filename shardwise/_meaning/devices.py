@@ -1,15 +1,16 @@
 """A walk that keeps the devices along one axis apart: for pipelines and rings.
 
 Where the devices along an axis do different things (the first stage reads, the last one has the
-loss) or pass values on, one expression for all of them says little. Here a value that differs along
-the axis is `Many`: one meaning for each device. A coordinate is then a number, a mask is decided, a
-`ppermute` is a list in another order, and loops are unrolled; so the last stage's result is seen to
-be the composition of all stages. The program on one device is walked with its loops unrolled too.
+loss) or send values to each other, one expression for all of them proves little. Here a value that
+differs along the axis is `Many`: one meaning for each device. A coordinate is then a number, a mask
+is a constant, a `ppermute` is a list in another order, and loops are unrolled, so that the last
+stage's result is recognized as the composition of all stages. The loops of the program on one
+device are unrolled too.
 
-What can be said of all devices at once (parameters that are merely split) stays one value as long
-as it meets none of these, unless the walk is told to keep everything apart from the start: then a
-device's share of a sum is told from another's, and may be passed on as well. Costs grow with the
-devices and the steps, so this is the second try, on programs small enough.
+A value that one expression describes on all devices (parameters that are merely split) stays one
+value as long as it is not combined with a `Many`. With `entirely`, all values are kept apart from
+the start; then the devices' shares of a sum are distinguished too and may be sent on. The cost
+grows with the number of devices and steps, so this is tried second, on small programs.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ from .value import (
 from .walk import Walk
 
 STEPS = 200_000
-"""So many operations are walked, all devices and steps counted, before it is given up."""
+"""The maximum number of operations to walk, counted for all devices and steps."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,7 +61,7 @@ class TooLong(Exception):
 
 
 class DeviceWalk(Walk):
-    """A walk with the devices along `axis` kept apart, and with loops unrolled."""
+    """A walk that keeps the devices along `axis` apart and unrolls loops."""
 
     def __init__(
         self,
@@ -75,7 +76,7 @@ class DeviceWalk(Walk):
 
     @property
     def size(self) -> int:
-        """How many devices there are along the axis."""
+        """The number of devices along the axis."""
         return self.axis.size if self.axis is not None else 1
 
     def remember(self, op: Op, ins: list[Any], outs: list[Any]) -> None:
@@ -93,7 +94,7 @@ class DeviceWalk(Walk):
         return outs
 
     def applied(self, op: Op, ins: list[Any]) -> list[Any]:
-        """The meanings of an operation's results, on each device where they differ."""
+        """Return the meanings of an operation's results, for each device where they differ."""
         if isinstance(op, AxisIndex) and op.axis == self.axis:
             return [self.merged([whole((k, T.ONE)) for k in range(self.size)])]
         try:
@@ -101,7 +102,7 @@ class DeviceWalk(Walk):
                 ins = [self.parts(v) for v in ins]
             alike = not any(isinstance(v, Many) for v in ins) and not self.asked_in(op)
             if isinstance(op, Scan):
-                if self.in_turns and op.length > self.size:  # a ring goes round once: unrolled
+                if self.in_turns and op.length > self.size:  # one round of a ring is unrolled
                     ins = self.begun(op, ins)
                 apart = any(isinstance(v, Many) for v in ins[op.consts :])
                 as_loop = self.in_turns and op.length > 1 and not apart
@@ -113,7 +114,7 @@ class DeviceWalk(Walk):
             return self.opaque(op, [v for v in ins if isinstance(v, Value)], unknown)
 
     def asked_in(self, op: Op) -> bool:
-        """Whether a body of the operation asks for the coordinate along the axis."""
+        """Return whether a body of the operation uses the coordinate along the axis."""
         inner = [one for body in op.bodies for one in walk(body.ops)]
         return any(isinstance(one, AxisIndex) and one.axis == self.axis for one in inner)
 
@@ -141,23 +142,23 @@ class DeviceWalk(Walk):
         return super().apply(op, ins)
 
     def at(self, v: Value | Many, k: int) -> Value:
-        """What device `k` has."""
+        """Return the value of device `k`."""
         return v.values[k] if isinstance(v, Many) else part(v, self.axis, k)
 
     def parts(self, v: Value | Many) -> Value | Many:
-        """Each device's own, where that can be told."""
+        """Return the value of each device, where it can be derived."""
         if isinstance(v, Many) or self.axis in v.debts or self.axis not in v.axes:
             return v
         return self.merged([part(v, self.axis, k) for k in range(self.size)])
 
     def merged(self, values: list[Value]) -> Value | Many:
-        """One value where all devices have the same."""
+        """Return one value if all devices have the same, else a `Many`."""
         return values[0] if all(v == values[0] for v in values) else Many(tuple(values))
 
     # --- branches and loops
 
     def branched(self, op: Cond, ins: list[Any]) -> list[Any]:
-        """Every branch is walked for all devices, which may meet in it; then each has its own."""
+        """Walk all branches for all devices, which may communicate in them, then choose."""
         index, *operands = ins
         rows = [self.run(branch, operands) for branch in op.branches]
         return [
@@ -194,14 +195,14 @@ class DeviceWalk(Walk):
         return [*carry, *(self.stack(list(column)) for column in zip(*stacked, strict=True))]
 
     def turn(self, body: Body, ins: Sequence[Any], given: Sequence[Value]) -> list[Value]:
-        """One turn of a loop for each device; what they carry is cut as it was before the turn."""
+        """Walk one iteration on each device, then cut carried values as they were before."""
         outs = self.run(body, [self.parts(v) for v in ins] if self.in_turns else ins)
         likes = [[one, *given] for one in given] + [[*given]] * (len(outs) - len(given))
         rows = zip(outs, likes, strict=False)
         return [self.together(v, own) if isinstance(v, Many) else v for v, own in rows]
 
     def together(self, v: Many, likes: Sequence[Value]) -> Value:
-        """Each device's own as one value, cut as one that is like it."""
+        """Return the values of all devices as one value, cut as one of `likes` is."""
         for like in likes:
             cuts = [d for d, dim in enumerate(like.dims) if axes_in([dim]) == {self.axis}]
             if len(cuts) == 1 and all(one.local == like.local for one in v.values):
@@ -213,7 +214,7 @@ class DeviceWalk(Walk):
         raise Unknown("a loop gives values that differ between devices in another way than before")
 
     def begun(self, op: Scan, ins: list[Any]) -> list[Any]:
-        """What a loop begins with, as one value where another that it carries says how."""
+        """Return a loop's operands, with initial carries as one value where possible."""
         first, last = op.consts, op.consts + op.carry
         likes = [v for v in ins[first:last] if isinstance(v, Value)]
 
@@ -226,7 +227,7 @@ class DeviceWalk(Walk):
         return [*ins[:first], *map(one, ins[first:last]), *ins[last:]]
 
     def step(self, x: Any, i: int) -> Any:
-        """Element `i` of something that a loop steps through."""
+        """Return element `i` of a value that a loop scans over."""
         if isinstance(x, Value) and self.axis in axes_in(x.dims[:1]):
             x = Many(tuple(part(x, self.axis, k) for k in range(self.size)))
         if isinstance(x, Many):
@@ -234,13 +235,13 @@ class DeviceWalk(Walk):
         return element(x, i)
 
     def stack(self, values: list[Any]) -> Any:
-        """What a loop gives at every step, stacked."""
+        """Stack what a loop returns at each step."""
         if any(isinstance(v, Many) for v in values):
             rows = [[self.at(v, k) for v in values] for k in range(self.size)]
             return self.merged([stack(self, row) for row in rows])
         return stack(self, values)
 
-    # --- where devices meet
+    # --- communication between devices
 
     def exchange(self, op: Collective, v: Many) -> Value | Many:
         if op.groups is not None:
@@ -320,12 +321,12 @@ def _never(*args: Any) -> list[Any]:
 
 
 def nothing(v: Value) -> Value:
-    """Zeros in the place of a value."""
+    """Return zeros of the same shape and cut."""
     return v.having(T.zero(v.term.shape), owed=frozenset())
 
 
 def part(v: Value, axis: Axis | None, k: int) -> Value:
-    """Device `k`'s part of a value that is read for all devices at once."""
+    """Return device `k`'s part of a value that describes all devices."""
     if axis is None or axis not in v.axes | v.debts:
         return v
     if axis in v.debts:
@@ -345,7 +346,7 @@ def _uncut(v: Value, d: int):
 
 
 def taken(v: Value, d: int, start: int, size: int) -> Value:
-    """A slice along a dimension that is whole."""
+    """Return a slice along a dimension that is not split."""
     if axes_in([v.dims[d]]):
         raise Unknown("a slice of a dimension that is split over another axis")
     dims = (*v.dims[:d], uncut(size), *v.dims[d + 1 :])
@@ -353,7 +354,7 @@ def taken(v: Value, d: int, start: int, size: int) -> Value:
 
 
 def element(x: Value, i: int) -> Value:
-    """Element `i` along the first dimension."""
+    """Return element `i` along the first dimension."""
     one = taken(x, 0, i, 1)
     lead = len(one.hidden)
     shape = (*one.term.shape[:lead], *one.term.shape[lead + 1 :])
@@ -361,15 +362,15 @@ def element(x: Value, i: int) -> Value:
 
 
 def stack(w: Walk, values: Sequence[Value]) -> Value:
-    """Values along a new first dimension."""
+    """Stack values along a new first dimension."""
     return concatenated(w, [thickened(v, 0) for v in values], 0)
 
 
 def concatenated(w: Walk, values: Sequence[Value], d: int) -> Value:
-    """Values behind each other along a dimension."""
+    """Concatenate values along a dimension."""
     if len({v.owed for v in values}) > 1:
         raise Unknown("shares of sums beside whole values")
-    # What another axis cuts along this dimension is not side by side in the whole.
+    # Where another axis cuts this dimension, the parts are not adjacent in the whole.
     values = align([whole_along(v, [d]) for v in values], w.known)
     first = values[0]
     size = sum(whole_size(v.dims[d]) for v in values)
@@ -380,7 +381,7 @@ def concatenated(w: Walk, values: Sequence[Value], d: int) -> Value:
 
 
 def speaks_of(body: Body) -> list[Axis]:
-    """The axes whose coordinates a program asks for, or along which it passes values on."""
+    """Return the axes whose coordinates a program uses, or along which it calls `ppermute`."""
     found: dict[Axis, None] = {}
 
     def look(ops: Sequence[Op]) -> None:

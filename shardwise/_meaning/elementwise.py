@@ -1,7 +1,7 @@
-"""Rules for what acts on each element by itself.
+"""Rules for elementwise operations.
 
-All operands are brought to one cut. A share of a sum passes through what is linear; anything else
-done to a share is the mistake that `prove` is there to name.
+All operands are read with one cut. A share of a sum passes through linear operations; any other
+operation on a share is the mistake that `prove` reports.
 """
 
 from __future__ import annotations
@@ -28,19 +28,20 @@ from .value import Unknown, Value, owing
 
 
 def debts_of(ins: list[Value]) -> frozenset[Axis]:
-    """The axes over which any operand is owed."""
+    """Return the axes over which any operand is owed."""
     return frozenset(axis for v in ins for axis in v.debts)
 
 
 def share_words(axes: frozenset[Axis]) -> str:
-    """A debt in words."""
+    """Return the phrase for a share over these axes."""
     names = ", ".join(repr(axis.name) for axis in sorted(axes))
     return f"each device's own share over {names}"
 
 
 def refuse_debts(name: str, ins: list[Value]) -> None:
-    """Nothing but linear operations may be done to a share."""
-    # A share of zero is not zero: it is what a device's own mean differs from the mean of all by.
+    """Raise `Unknown` if an operand of a non-linear operation is owed."""
+    # A value whose shares sum to zero is not zero on each device: a device's own mean minus the
+    # mean of all is an example.
     debts = debts_of(ins)
     if debts:
         debtor = next(v for v in ins if v.owed)
@@ -48,20 +49,20 @@ def refuse_debts(name: str, ins: list[Value]) -> None:
 
 
 def only_sums(name: str, v: Value) -> None:
-    """A sum may be taken of shares of a sum, and not of a maximum or minimum that is owed."""
+    """Raise `Unknown` if a maximum or minimum is owed; a sum of shares may be taken."""
     if any(kind != "sum" for _, kind in v.owed):
         raise Unknown(f"{name} of a maximum or minimum that is still owed", v.debts)
 
 
 def combined(w: Notes, ins: list[Value]) -> tuple[list[Scaled], Value]:
-    """Operands as terms of one shape, and a value that has the reading of the result."""
+    """Return operands as terms of one shape, and a value with the reading of the result."""
     found = align(ins, w.known)
     terms, dims, hidden, _ = spread(found)
     return terms, Value(0, T.ONE, dims, hidden)
 
 
 def settle(w: Notes, op: Leaf, ins: list[Value]) -> tuple[list[Value], Value | None]:
-    """All operands of a sum owed over the same axes; what was whole counts once for each device."""
+    """Read all summands as owed over the same axes; whole values count once for each device."""
     debts = debts_of(ins)
     if not debts:
         return ins, None
@@ -85,7 +86,7 @@ def _finish(like: Value, made: Scaled, owed_by: Value | None) -> list[Value]:
 
 @rule("add", "add_any", "sub", needs=RING)
 def sums(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
-    """A sum: all operands cut alike; a share makes all of them shares."""
+    """Add operands that are cut alike; one share makes all of them shares."""
     ins, debtor = settle(w, op, ins)
     if debtor is not None:
         debtor = ins[0].having(ins[0].scaled, born=debtor.born)
@@ -97,13 +98,13 @@ def sums(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
 
 
 def added(terms: list[Scaled], dtype: Any) -> Scaled:
-    """A sum. What cancels is 0 only if it is a number: `x - x` of a NaN is NaN."""
+    """Add terms; what cancels is 0 only if it is not NaN: `x - x` of a NaN is NaN."""
     add = finite.add if jnp.issubdtype(dtype, jnp.inexact) else T.add
     return add(terms, terms[0][1].shape)
 
 
 def not_dropped(op: Leaf, ins: list[Value]) -> list[Value]:
-    """The factors of a product; zero times what may be NaN is not left out."""
+    """Return the factors of a product; next to one that may be NaN, zero becomes `NOTHING`."""
     if not jnp.issubdtype(op.outs[0].dtype, jnp.inexact) or not any(v.zero for v in ins):
         return ins
     if not any(not v.zero and finite.may_be_nan(v.term) for v in ins):
@@ -112,7 +113,7 @@ def not_dropped(op: Leaf, ins: list[Value]) -> list[Value]:
 
 
 def check_product(name: str, ins: list[Value]) -> Value | None:
-    """A product is linear in a share if nothing else in it differs over the same axis."""
+    """Return the owed factor of a product; no other may differ over the axes it is owed over."""
     debtor = None
     if any(v.zero for v in ins):
         return None
@@ -135,7 +136,7 @@ def check_product(name: str, ins: list[Value]) -> Value | None:
 
 
 PICKED = "a single number"
-"""How a number of one row is called that each device has for itself, such as `x[0]`."""
+"""The phrase in messages for a single number that each device has for itself, such as `x[0]`."""
 
 
 def _is_picked(v: Value) -> bool:
@@ -144,7 +145,7 @@ def _is_picked(v: Value) -> bool:
 
 @rule("mul", needs=RING)
 def products(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
-    """A product: all operands cut alike; one of them may be a share."""
+    """Multiply operands that are cut alike; one of them may be a share."""
     ins = not_dropped(op, ins)
     debtor = check_product("the product", ins)
     terms, like = combined(w, ins)
@@ -159,7 +160,7 @@ def _scaled(w: Notes, op: Leaf, ins: list[Value], outs: list[Value]) -> list[Val
 
 @rule("div", needs=FIELD)
 def quotients(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
-    """A quotient: the numerator may be a share. Whole numbers divide by rounding down."""
+    """Divide; the numerator may be a share. Integer division rounds, so shares are not allowed."""
     refuse_debts("division by a share", ins[1:])
     if not jnp.issubdtype(op.outs[0].dtype, jnp.inexact):
         return pointwise(w, op, ins)
@@ -173,7 +174,7 @@ def quotients(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
 
 @rule("neg", needs=RING)
 def negatives(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
-    """The negative: cut and share stay; a maximum that is owed becomes a minimum."""
+    """Negate; cut and share are kept, and an owed maximum becomes a minimum."""
     if few_bits(dtype_of(op.ins[0])) and any(kind != "sum" for _, kind in ins[0].owed):
         raise Unknown("the negative of a maximum that is still owed may wrap around")
     turned = {"sum": "sum", "max": "min", "min": "max"}
@@ -183,13 +184,13 @@ def negatives(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
 
 @rule("copy", "reduce_precision", "optimization_barrier", "stop_gradient", needs=MOVES)
 def unchanged(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
-    """The value itself: rounding does not exist here."""
+    """Return the value itself: rounding is not modelled."""
     return list(ins)
 
 
 @rule("convert_element_type", needs=MOVES)
 def conversions(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
-    """Conversions that only round are the value itself; to whole numbers and truth values not."""
+    """Convert; the value is unchanged unless this truncates, wraps around or tests for zero."""
     (v,) = ins
     new, old = op.params["new_dtype"], dtype_of(op.ins[0])
     loses = jnp.issubdtype(old, jnp.inexact) and not jnp.issubdtype(new, jnp.inexact)
@@ -209,7 +210,7 @@ def conversions(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
 
 @rule("integer_pow", needs=RING)
 def whole_powers(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
-    """A whole power."""
+    """Raise to an integer power."""
     (v,) = ins
     if op.params["y"] == 1:
         return [v]
@@ -219,14 +220,14 @@ def whole_powers(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
 
 @rule("square", needs=RING)
 def squares(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
-    """A square is a whole power."""
+    """Square, as an integer power."""
     refuse_debts("the square", ins)
     return [ins[0].having(T.power(ins[0].scaled, 2))]
 
 
 @rule("select_n", needs=MOVES)
 def selections(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
-    """A choice by element: linear in what is chosen from, which may be shares."""
+    """Choose by element; linear in the cases, which may be shares."""
     which, *cases = ins
     refuse_debts("a choice by a share", [which])
     cases, debtor = settle(w, op, cases)
@@ -244,7 +245,7 @@ def selections(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
 
 
 def choose(which: Scaled, cases: list[Scaled]) -> Scaled:
-    """The term of a choice: a common coefficient stands in front."""
+    """Return the term of a choice, with a common coefficient in front."""
     shape = which[1].shape
     if all(case == cases[0] for case in cases):
         return cases[0]
@@ -262,12 +263,12 @@ SIGNS = {
     "le": "nonpositive",
     "ge": "nonnegative",
 }
-"""The question about a difference that each comparison is."""
+"""For each comparison, the predicate of a difference that it equals."""
 
 
 @rule("eq", "ne", "lt", "gt", "le", "ge", needs=ANY)
 def comparisons(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
-    """A comparison is the sign of a difference."""
+    """Compare, by the sign of a difference."""
     refuse_debts("a comparison", ins)
     terms, like = combined(w, ins)
     shape, name = terms[0][1].shape, op.name
@@ -289,9 +290,9 @@ def comparisons(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
 
 
 def _as_given(name: str, terms: list[Scaled]) -> Scaled:
-    """A comparison of data that may be infinite or NaN: of infinities there is no difference.
+    """Return a comparison of data that may be infinite or NaN, for which no difference is formed.
 
-    `x != x` asks whether data is NaN.
+    `x != x` is true where data is NaN.
     """
     (a, s), (b, t) = terms
     shape = s.shape
@@ -306,14 +307,14 @@ def _as_given(name: str, terms: list[Scaled]) -> Scaled:
 
 
 def not_skipped(w: Notes, op: Leaf, ins: list[Value]) -> None:
-    """Refuse questions about a maximum over devices, of which those that have NaN are left out."""
+    """Raise `Unknown` for a maximum over devices, which drops NaN of some devices."""
     if any(T.core(v.term) in w.skipping for v in ins):
         raise Unknown(f"{op.name} of a maximum over devices, which skips NaN as on one device none")
 
 
 @rule("real", "imag", "conj", needs=RING)
 def parts(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
-    """A part of a complex number, or its conjugate: of a sum, the sum of those of the summands."""
+    """Return a part or the conjugate of a complex number; linear, so shares stay shares."""
     (v,) = ins
     only_sums(op.name, v)
     given = frozen({k: v for k, v in op.params.items() if k != "input_dtype"})
@@ -323,7 +324,7 @@ def parts(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
 
 @rule("complex", needs=RING)
 def put_together(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
-    """A complex number of its two parts, which are shares together."""
+    """Combine real and imaginary part; if one is a share, both are read as shares."""
     ins, debtor = settle(w, op, ins)
     terms, like = combined(w, ins)
     return _finish(like, T.elementwise(op.name, (), terms, terms[0][1].shape), debtor)
@@ -331,12 +332,12 @@ def put_together(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
 
 @rule(*(primitives.POINTWISE - {"in_range"}), needs=ANY, default=True)
 def pointwise(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
-    """Any other function of each element: operands cut alike, no shares."""
+    """Apply any other elementwise function to operands that are cut alike and no shares."""
     return by_element(w, op, ins, op.name)
 
 
 def by_element(w: Notes, op: Leaf, ins: list[Value], name: str) -> list[Value]:
-    """The function `name` of each element."""
+    """Apply the elementwise function `name`."""
     refuse_debts(name, ins)
     if name == "is_finite":
         not_skipped(w, op, ins)
@@ -354,7 +355,7 @@ def by_element(w: Notes, op: Leaf, ins: list[Value], name: str) -> list[Value]:
     dtype = dtype_of(op.ins[0])
     exact = row.selects or row.bounded or row.truth
     if row.bits or (kind_of(dtype) == NARROW and not exact):
-        # Conversions are the value itself, so the dtype that the result wraps around in is said.
+        # Conversions leave the term unchanged, so a result that wraps around has to name its dtype.
         given["operand"] = str(dtype)
     params = frozen(given)
     if len(op.outs) == 1:

@@ -1,4 +1,4 @@
-"""The numbers of a term that depends on nothing but coordinates and constants."""
+"""Numerical evaluation of terms of coordinates and constants."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from .term import ONE, Scaled, Term
 
 LARGE = 1 << 22
-"""Arrays of more elements than this are not worked out."""
+"""Arrays of more elements than this are not evaluated."""
 
 EACH: dict[str, Callable[..., Any]] = {
     "max": np.maximum,
@@ -29,7 +29,7 @@ EACH: dict[str, Callable[..., Any]] = {
 }
 
 FLOATING = ("floating",)
-"""Marks comparisons of floating-point numbers: what rounding decides is not worked out here."""
+"""Marks floating-point comparisons, which are not evaluated since rounding may decide them."""
 
 
 TRUTH: dict[str, Callable[..., Any]] = {
@@ -37,22 +37,22 @@ TRUTH: dict[str, Callable[..., Any]] = {
     "or": np.logical_or,
     "not": np.logical_not,
 }
-"""Of truth values only: of whole numbers these are of their bits."""
+"""For booleans only: on integers these act on bits."""
 
 
 Given = Mapping[Term, np.ndarray]
 
 
 def numbers(x: Scaled, given: Given | None = None) -> np.ndarray | None:
-    """The value, exact as a number of any size; None if it depends on an argument.
+    """Return the exact value of a term, or None if it depends on an argument.
 
-    `given` has numbers for some terms that do, of the terms' own shapes.
+    `given` has values for some terms that do, of the terms' own shapes.
     """
     return _scaled(x, dict(given or {}))
 
 
 def _scaled(x: Scaled, known: dict[Term, Any]) -> np.ndarray | None:
-    """The same; each term is worked out once, however often it is used."""
+    """Evaluate a term, caching each subterm in `known`."""
     coef, t = x
     if not coef:
         return np.zeros(t.shape, object)

@@ -1,4 +1,4 @@
-"""Factors of terms, and contractions with their operands in one order."""
+"""Factors of terms, and contractions with their operands in a fixed order."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ Factors = Counter[Term]
 LARGEST = T.operations(
     lambda p: p.combines in ("max", "min") and (p.pointwise or p.acts == "reduces")
 )
-"""A largest or smallest score."""
+"""Operations that return a largest or smallest score."""
 
 
 def factors(t: Term) -> tuple[Factors, Factors]:
-    """What a term is a product of, and what it is divided by."""
+    """Return the factors of a term and its divisors."""
     over, under = Counter(), Counter()
     inner = t.kids[0][1] if t.op == "bcast" else t
     if inner.op == "product":
@@ -39,25 +39,25 @@ def factors(t: Term) -> tuple[Factors, Factors]:
 
 
 def positive(t: Term) -> bool:
-    """Whether a term is an exponential, which is never zero."""
+    """Return whether a term is an exponential, which is never zero."""
     return T.core(t).op == "exp"
 
 
 def largest(t: Term) -> bool:
-    """Whether a term is the exponential of the largest of several numbers."""
+    """Return whether a term is the exponential of the largest of several numbers."""
     inner = T.core(t)
     return inner.op == "exp" and T.core(inner.kids[0][1]).op in LARGEST
 
 
 def same_along(own: Factors, dims: set[int]) -> Factors:
-    """The factors in which nothing changes along some dimensions."""
+    """Return the factors that are uniform along some dimensions."""
     return Counter({base: n for base, n in own.items() if dims <= T.uniform_dims(base)})
 
 
 def moved(
     front: tuple[Factors, Factors], gone: set[int], shape: Shape, places: Sequence[int]
 ) -> list[Scaled]:
-    """Factors without some dimensions, spread over the shape of a result."""
+    """Remove some dimensions from factors and broadcast them to the shape of a result."""
     out: list[Scaled] = []
     for base in front[0].elements():
         out.append(T.bcast((1, T.strip(base, gone)), shape, places))
@@ -72,12 +72,12 @@ def quotient_of(over: Factors, under: Factors, shape: Shape) -> Term:
 
 
 def ordered(params: tuple, x: Scaled, y: Scaled, shape: Shape) -> Scaled:
-    """A contraction with its operands in one order, and no transposes inside."""
+    """Return a contraction with its operands in a fixed order and without transposes inside."""
     (cx, cy), (bx, by) = params
     x, cx, bx, fx = _upright(x, cx, bx)
     y, cy, by, fy = _upright(y, cy, by)
     lead = len(bx)
-    # The dimensions of the result, by what they are: a batch, or free in x or in y.
+    # The origin of each dimension of the result: a batch, or free in x or in y.
     names = [*(("b", i) for i in range(lead)), *(("x", e) for e in fx), *(("y", e) for e in fy)]
     if y[1].number < x[1].number:
         x, y, cx, cy, bx, by, fx, fy = y, x, cy, cx, by, bx, fy, fx
@@ -103,7 +103,7 @@ def ordered(params: tuple, x: Scaled, y: Scaled, shape: Shape) -> Scaled:
 
 
 def _upright(x: Scaled, c: Sequence[int], b: Sequence[int]):
-    """An operand before it was transposed, with the numbers of its dimensions."""
+    """Return an operand before it was transposed, with the numbers of its dimensions."""
     coef, t = x
     free = [e for e in range(len(t.shape)) if e not in c and e not in b]
     if t.op != "transpose":

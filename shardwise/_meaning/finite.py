@@ -1,7 +1,7 @@
-"""Sums and products of data, of which any element may be infinite or NaN.
+"""Sums and products of data that may be infinite or NaN.
 
 `x - x` and `0 * x` are not 0 where `x` is NaN or infinite: the number 0 in a product with such data
-stays (`term.NOTHING`). Coordinates, constants and truth values are always finite.
+is kept (`term.NOTHING`). Coordinates, constants and booleans are always finite.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from .term import Scaled, Shape, Term
 
 
 def may_be_nan(t: Term) -> bool:
-    """Whether a term has elements that may be infinite or NaN."""
+    """Return whether a term has elements that may be infinite or NaN."""
     core = T.core(t)
     return core.op not in T.TRUTHS and core is not T.NOTHING and bounds((1, t)) is None
 
 
 def add(parts: Iterable[Scaled], shape: Shape) -> Scaled:
-    """A sum in which data that cancels leaves its NaN behind."""
+    """Add; data that cancels leaves a zero that may be NaN."""
     lost: list[Scaled] = []
     made = T.add(parts, shape, lost)
     left = [multiply([T.zero(shape), (1, t)], shape) for _, t in lost if may_be_nan(t)]
@@ -29,7 +29,7 @@ def add(parts: Iterable[Scaled], shape: Shape) -> Scaled:
 
 
 def multiply(parts: Sequence[Scaled], shape: Shape) -> Scaled:
-    """A product in which data keeps its NaN beside a zero."""
+    """Multiply; data that may be NaN is kept in a product with zero."""
     if all(coef for coef, _ in parts):
         return T.multiply(parts, shape)
     kept = [(1, t) for coef, t in parts if coef and may_be_nan(t)]
@@ -37,7 +37,7 @@ def multiply(parts: Sequence[Scaled], shape: Shape) -> Scaled:
 
 
 def contraction(numbers: Any, x: Scaled, y: Scaled, shape: Shape) -> Scaled:
-    """A contraction of two scaled terms; beside zeros data keeps its NaN."""
+    """Contract two scaled terms; data that may be NaN is kept in a product with zero."""
     coef = T.tidy(x[0] * y[0])
     if coef:
         return coef, T.make("dot", numbers, ((1, x[1]), (1, y[1])), shape)
@@ -48,11 +48,11 @@ def contraction(numbers: Any, x: Scaled, y: Scaled, shape: Shape) -> Scaled:
 
 
 def added_up(numbers: Any, at: int, x: Term, y: Term, shape: Shape) -> Scaled:
-    """A contraction of operand `at` with ones: its sum along what is contracted."""
+    """Contract operand `at` with ones: sum it along the contracted dimensions."""
     t, (c, b) = (x, y)[at], (numbers[0][at], numbers[1][at])
     left = [d for d in range(len(t.shape)) if d not in c]
     loose = [d for d in left if d not in b]
-    # The result has batch dimensions, those that are free in the first operand, in the second.
+    # The result has batch dimensions, then the free ones of the first and of the second operand.
     before = len(x.shape) - len(c) - len(b) if at else 0
     place = {d: i for i, d in enumerate(b)} | {d: len(b) + before + i for i, d in enumerate(loose)}
     order = sorted(left, key=place.__getitem__)

@@ -1,8 +1,8 @@
-"""Loops that are linear in what they carry: a factor of the start is a factor of the end.
+"""Loops that are linear in carried values: a factor of the start is a factor of the end.
 
-The backward pass of a `scan` over layers carries a gradient from layer to layer. Each device's own
-mean begins it with another factor than the mean over all devices does, and the average comes after
-the loop. So the factor has to go through the loop: it does where every step multiplies with it.
+The backward pass of a `scan` over layers carries a gradient from layer to layer. A device's own
+mean starts it with another factor than the mean over all devices, and the average comes after the
+loop. The factor can be moved out of the loop if every step is linear in the gradient.
 """
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ from collections.abc import Mapping, Sequence
 from .term import Coef, Scaled, Term, of
 
 ZERO = -1
-"""The degree of what is zero, which fits any."""
+"""The degree of zero, which is compatible with any."""
 
 
 class Mixed(Exception):
-    """A term that a factor does not come out of."""
+    """The term is not homogeneous in the symbols."""
 
 
 def lead(
     starts: Sequence[Scaled], symbols: Sequence[Term], carried: Sequence[Scaled]
 ) -> tuple[Coef, frozenset[Term]]:
-    """The factor that comes out of a loop, and the symbols of what it is carried by."""
+    """Return the factor that can be moved out of a loop, and the symbols that carry it."""
     own = frozenset(symbols)
     while own:
         degrees = [_degree(one, own) for one in carried]
         rows = [*zip(symbols, degrees, strict=True)]
-        # What is carried with the factor has to come out with it, and nothing else may.
+        # Every value that is carried with the factor must return with it, and no other may.
         if any(d not in (0, ZERO) for symbol, d in rows if symbol not in own):
             return 1, frozenset()
         kept = frozenset(symbol for symbol, d in rows if symbol in own and d in (1, ZERO))
@@ -39,7 +39,7 @@ def lead(
 
 
 def degree(x: Scaled, symbols: frozenset[Term]) -> int | None:
-    """How often a common factor of symbols comes out of a term; None if it does not."""
+    """Return the degree of a term in symbols, or None if it is not homogeneous in them."""
     found = _degree(x, symbols)
     return 0 if found == ZERO else found
 

@@ -1,9 +1,9 @@
-"""Loops whose steps do not need each other: gradient accumulation, `lax.map`.
+"""Loops with independent steps: gradient accumulation, `lax.map`.
 
-Such a loop only adds to what it carries. Its steps could as well be taken by as many devices at
-once: they are read as one more axis, along which the stacked inputs are cut. What the body owes
-over that axis is what the loop adds up. So the sum over microbatches of the sum over rows is the
-sum over all rows, and accumulating on every device is the same as on one.
+Such a loop only adds to what it carries, so its steps could run on as many devices at once. They
+are read as one more axis, along which the stacked inputs are cut. What the body owes over that axis
+is what the loop adds up. So the sum over microbatches of the sum over rows is the sum over all
+rows, and accumulating on every device is the same as on one.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from .value import (
 
 @dataclasses.dataclass(frozen=True)
 class Added:
-    """A carried value to which every step adds something, and the operation that does."""
+    """A carried value to which every step adds something, and the operation that adds."""
 
     op: Leaf
     what: Atom
@@ -46,17 +46,17 @@ class Added:
 
 @dataclasses.dataclass(frozen=True)
 class Counted:
-    """A carried number that every step makes larger by as much."""
+    """A carried number that every step increases by a constant."""
 
     by: int
 
 
 Carried = Added | Counted | None
-"""What a step does to a carried value; None leaves it as it is."""
+"""How a step changes a carried value; None if it does not."""
 
 
 def all_at_once(w: Notes, op: Scan, ins: list[Value]) -> list[Value] | None:
-    """The results of a loop whose steps do not need each other, or None if they may."""
+    """Return the results of a loop with independent steps, or None if they may not be."""
     first, second = op.consts, op.consts + op.carry
     consts, carry, xs = ins[:first], ins[first:second], ins[second:]
     if op.length == 1:
@@ -73,7 +73,7 @@ def all_at_once(w: Notes, op: Scan, ins: list[Value]) -> list[Value] | None:
         found = trial.run(body, [*consts, *given, *parts])
     except Unknown:
         return None
-    if trial.mistakes:  # a step does something to its own rows that is not done to all of them
+    if trial.mistakes:  # a non-linear operation on a step's own rows
         return None
     try:
         added = [_total(v, steps) for v in found[:outs]]
@@ -88,7 +88,7 @@ def all_at_once(w: Notes, op: Scan, ins: list[Value]) -> list[Value] | None:
 def _once(
     w: Notes, op: Scan, consts: list[Value], carry: list[Value], xs: list[Value]
 ) -> list[Value]:
-    """A loop of one step is its body."""
+    """Return the results of a loop of one step: those of its body."""
     parts = [_squeezed(w, x) for x in xs]
     outs = w.run(op.body, [*consts, *carry, *parts])
     return [
@@ -104,7 +104,7 @@ def _once(
 
 
 def carried(op: Scan) -> list[Carried] | None:
-    """What a step does to each carried value, or None if one is used in another way."""
+    """Return how a step changes each carried value, or None if one has another use."""
     body = op.body
     given = body.ins[op.consts : op.consts + op.carry]
     makers = {out: one for one in body.ops for out in one.outs}
@@ -132,7 +132,7 @@ def carried(op: Scan) -> list[Carried] | None:
 
 
 def _number(atom: Atom) -> int | None:
-    """A real integer that stands in the program."""
+    """Return the value of a literal that is a real integer, else None."""
     if not isinstance(atom, Lit) or np.shape(atom.value):
         return None
     value = complex(atom.value)
@@ -144,7 +144,7 @@ def _shape(atom: Atom) -> tuple[int, ...]:
 
 
 def _adding(op: Scan, changes: list[Carried]) -> tuple[Body, int]:
-    """The body that gives what is added instead of the sums, and how many such results it has."""
+    """Return the body that returns the addends instead of the sums, and their number."""
     gone = {id(how.op) for how in changes if isinstance(how, Added)}
     ops = [one for one in op.body.ops if id(one) not in gone]
     added = [how.what for how in changes if isinstance(how, Added)]
@@ -152,7 +152,7 @@ def _adding(op: Scan, changes: list[Carried]) -> tuple[Body, int]:
 
 
 def _given(v: Value, how: Carried, steps: Axis) -> Value:
-    """A carried value as a step finds it; where steps add to it they do not look at it."""
+    """Return a carried value as a step reads it; steps that add to it do not read it."""
     if not isinstance(how, Counted):
         return v
     if v.axes or v.owed:
@@ -163,10 +163,10 @@ def _given(v: Value, how: Carried, steps: Axis) -> Value:
 
 
 def _squeezed(w: Notes, x: Value) -> Value:
-    """Without the first dimension, of which a step has one element.
+    """Remove the first dimension, of which a step has one element.
 
-    The cut along it goes over to another dimension where that gives something that the reference
-    has too: rows of microbatches are rows. Otherwise each device, and each step, has its own.
+    The cut along it moves to another dimension if the reference has the resulting term: rows of
+    microbatches are rows. Otherwise its axes become hidden.
     """
     options = [*_merged(w, x)]
     for rows in options:
@@ -181,7 +181,7 @@ def _squeezed(w: Notes, x: Value) -> Value:
 
 
 def _merged(w: Notes, x: Value) -> Iterator[Value]:
-    """The ways to read the first dimension as a part of another one."""
+    """Yield the ways to merge the first dimension into another one."""
     for place in range(max(1, len(x.dims) - 1)):
         with contextlib.suppress(Unknown):
             own = _moved(x, place)
@@ -189,7 +189,7 @@ def _merged(w: Notes, x: Value) -> Iterator[Value]:
 
 
 def _moved(x: Value, place: int) -> Value:
-    """With the first dimension at another place."""
+    """Move the first dimension to another position."""
     lead = len(x.hidden)
     order = [*range(1, place + 1), 0, *range(place + 1, len(x.dims))]
     made = T.transpose(x.scaled, [*range(lead), *(lead + d for d in order)])
@@ -197,7 +197,7 @@ def _moved(x: Value, place: int) -> Value:
 
 
 def _dealt(w: Notes, x: Value, steps: Axis) -> Value:
-    """A stacked input of which every step has its own element."""
+    """Return a stacked input cut along the axis of steps: each has its own element."""
     x = narrowed(x, 0)
     if len(x.hidden) in T.uniform_dims(x.term):
         return x.having((x.coef, T.strip(x.term, {len(x.hidden)})), dims=x.dims[1:])
@@ -214,13 +214,13 @@ def _dealt(w: Notes, x: Value, steps: Axis) -> Value:
 
 
 def _total(v: Value, steps: Axis) -> Value:
-    """What all steps add together."""
+    """Return the sum over all steps."""
     v = owing(v, steps)
     return v.having(v.scaled, owed=v.owed - {(steps, "sum")}, born=v.born if v.owed else None)
 
 
 def _stacked(v: Value, steps: Axis) -> Value:
-    """What the steps give, one after the other."""
+    """Stack the results of the steps."""
     v = hide(v, steps)
     at, lead = v.hidden.index(steps), len(v.hidden)
     order = [*(d for d in range(lead) if d != at), at, *range(lead, len(v.term.shape))]
@@ -232,7 +232,7 @@ def _stacked(v: Value, steps: Axis) -> Value:
 def _ends(
     w: Notes, changes: list[Carried], carry: list[Value], added: list[Value], op: Scan
 ) -> list[Value]:
-    """What is carried out of the loop."""
+    """Return the final carry of the loop."""
     rest, results = iter(added), []
     for how, start in zip(changes, carry, strict=True):
         if how is None:

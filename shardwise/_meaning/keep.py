@@ -1,8 +1,8 @@
-"""A walk that keeps what every operation takes and gives, for those who tell it to people.
+"""A walk that keeps the meanings of all operands and results, for reports and inspection.
 
-A proof needs the results alone; a report or an inspection needs all that stands on the way. What
-stands in a loop is kept as it is at every turn of it, with symbols for what changes from one to the
-next; what stands in a loop that could not be followed is not kept.
+A proof needs only the results; a report or an inspection needs all values on the way. Values in a
+loop are kept as they are in every iteration, with symbols for what changes from one to the next;
+those in a loop that could not be followed are not kept.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from .value import Unknown, Value, whole
 from .walk import Walk, literal
 
 Names = Mapping[tuple[Any, ...], str]
-"""What symbols are called, by their parameters: `("argument", 3)` is `x`."""
+"""The names of symbols, by their parameters: `("argument", 3)` is `x`."""
 
 LARGE = 1024
-"""Constants with more elements than this are not looked into: reading them takes time."""
+"""Constants with more elements than this become symbols: reading their values takes time."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Known:
-    """What the operands and the results of one operation mean."""
+    """The meanings of the operands and the results of one operation."""
 
     ins: list[Value]
     outs: list[Value]
     names: Names
     depth: int
-    """In how many loops it stands."""
+    """The number of loops around the operation."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -43,14 +43,14 @@ class Kept:
     ops: dict[int, Known]
     inputs: dict[int, list[Value]]
     unknown: frozenset[T.Term]
-    """Terms of which nothing is known: each stands for one operation's result."""
+    """Symbols that stand for results about which nothing is known."""
 
     def of(self, op: Op) -> Known | None:
-        """What an operation takes and gives; None where it was not followed."""
+        """Return the meanings at an operation, or None where it was not followed."""
         return self.ops.get(id(op))
 
     def inputs_of(self, body: Body) -> list[Value] | None:
-        """What goes into a list of operations."""
+        """Return the meanings of a body's inputs."""
         return self.inputs.get(id(body))
 
 
@@ -86,7 +86,7 @@ class _Keeping(Walk):
         return super().run(body, ins)
 
     def in_order(self, body: Body) -> Iterator[Op]:
-        # What is shown is looked up by the operation, as it stands in the program.
+        # Meanings are looked up by the operation of the original program.
         return iter(body.ops)
 
     def remember(self, op: Op, ins: list[Value], outs: list[Value]) -> None:
@@ -103,7 +103,7 @@ class _Keeping(Walk):
             self.names = before
 
     def _stepped(self, op: Scan, ins: list[Value]) -> dict[tuple[Any, ...], str]:
-        """The names of what a loop steps through, one element of it at a time."""
+        """Return names for the elements that a loop scans over."""
         found = {}
         for index, value in enumerate(ins[op.consts + op.carry :]):
             name = self.names.get(value.term.params) if value.term.op == "symbol" else None
@@ -112,7 +112,7 @@ class _Keeping(Walk):
         return found
 
     def opaque(self, op: Op, ins: list[Value], unknown: Unknown) -> list[Value]:
-        # A loop that does not come to a fixed point leaves readings that do not hold.
+        # A loop that does not reach a fixed point leaves readings that are not true.
         for body in op.bodies:
             self.inputs.pop(id(body), None)
             for inner in walk(body.ops):

@@ -1,8 +1,8 @@
 """Rules for gather and scatter: lookups by index, and their transposes.
 
 Rows looked up by cut indices are cut; features of the table keep their cut. A table cut along the
-dimension that is looked up in is read as each device's own table. Adding rows up by cut indices
-leaves a sum owed, as any sum over a cut dimension does.
+dimension of the lookup is read as one table per device. Adding rows by cut indices leaves a sum
+owed, as any sum over a cut dimension does.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from .value import (
 
 
 def _apart(x: Value, y: Value) -> tuple[Value, Value]:
-    """An axis that cuts both operands in dimensions that do not belong together is hidden."""
+    """Hide the axes that cut both operands, in dimensions that do not belong together."""
     clash = x.axes & y.axes - (frozenset(x.hidden) & frozenset(y.hidden))
     for axis in sorted(clash):
         x, y = hide(x, axis), hide(y, axis)
@@ -51,7 +51,7 @@ def _apart(x: Value, y: Value) -> tuple[Value, Value]:
 
 @rule("gather", needs=MOVES, positions=(1, 2))
 def gathers(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
-    """Rows by index: cut indices give cut rows, cut features stay cut; shares stay shares."""
+    """Look up rows; cut indices give cut rows, cut features stay cut, shares stay shares."""
     x, index = ins
     numbers, sizes = op.params["dimension_numbers"], op.params["slice_sizes"]
     refuse_debts("a lookup by a share", [index])
@@ -96,7 +96,7 @@ def gathers(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     if not x.coef and not fills:
         return [x.having(T.zero(shape), dims=dims, hidden=tuple(hidden))]
     wide = tuple(whole_size(x.dims[d]) if d in full else sizes[d] for d in range(len(x.dims)))
-    # A number that stands in for what is not there does not grow with the table.
+    # The fill value for missing rows is not scaled with the table.
     coef, (times, table) = (1, x.scaled) if fills else (x.coef, (1, x.term))
     lead = len(hidden)
     left = [d for d in range(len(x.dims)) if d not in gone]
@@ -115,12 +115,12 @@ def gathers(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
 
 
 def _one_each(v: Value, d: int) -> bool:
-    """Whether a dimension is cut so that each device has one element of it."""
+    """Return whether a dimension is cut so that each device has one element of it."""
     return local_size(v.dims[d]) == 1 and bool(axes_in([v.dims[d]]))
 
 
 def _cut_here(v: Value, at: int, dim: Dim) -> Value:
-    """A value with dimension `at` cut as `dim`, and no other by the same axes."""
+    """Return a value with dimension `at` cut as `dim`, and no other cut by the same axes."""
     own = axes_in([dim])
     rest = [tidy_dim(_without_axes(segment, own) for segment in one) for one in v.dims]
     return read_as(v, (*rest[:at], dim, *rest[at + 1 :]))
@@ -133,10 +133,10 @@ def _without_axes(segment: tuple[int, tuple[Axis, ...]], axes: frozenset[Axis]) 
 
 
 def _batched(numbers: Any, d: int, place: int) -> tuple[Any, int]:
-    """Dimension numbers in which dimension `d` of the array goes with a new one of the index.
+    """Return dimension numbers that batch dimension `d` with a new dimension of the index.
 
-    `place` is where it is in what is looked up or added. The new dimension of the index is
-    inserted so that it comes to stand there: nothing moves.
+    `place` is its position in the rows that are looked up or added. Also return the position of the
+    new dimension of the index, chosen so that nothing has to be transposed.
     """
     looked_up = hasattr(numbers, "offset_dims")
     windows, batched = (
@@ -161,9 +161,10 @@ OF_INDEX = ("start_indices_batching_dims", "scatter_indices_batching_dims", "mod
 
 
 def _without(numbers: Any, gone: Sequence[int], also: Sequence[int]) -> Any:
-    """Dimension numbers without some dimensions of the array, and of the rows looked up or added.
+    """Return dimension numbers without some dimensions of the array and of its rows.
 
-    Along these nothing changes, and each row has them whole: it is the same without them.
+    Along these dimensions the operands are uniform and each row has them whole, so the result is
+    uniform along them too.
     """
 
     def left(name: str, dims: Any) -> Any:
@@ -176,7 +177,7 @@ def _without(numbers: Any, gone: Sequence[int], also: Sequence[int]) -> Any:
 
 
 def _fills(op: Leaf, mode: str, fill: Any) -> bool:
-    """Whether a number other than zero stands in for what is looked up outside of the array."""
+    """Return whether a lookup outside of the array gives a number other than zero."""
     if "FILL" not in mode:
         return False
     return not jnp.issubdtype(op.outs[0].dtype, jnp.inexact) if fill is None else bool(fill)
@@ -184,7 +185,7 @@ def _fills(op: Leaf, mode: str, fill: Any) -> bool:
 
 @rule("scatter-add", needs=RING, positions=(1, 2))
 def additions(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
-    """Rows added up by index: over cut rows a sum is owed."""
+    """Add rows by index; over cut rows a sum is owed."""
     x, index, update = ins
     refuse_debts("an addition at a share", [index])
     added = _scattered(w, op, x, index, update, adds=True)
@@ -206,9 +207,9 @@ def _as_sum(op: Leaf) -> Leaf:
     positions=(1, 2),
 )
 def replacements(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
-    """Rows replaced by index: the dimensions written to must be whole."""
+    """Update rows by index, along dimensions that every device has whole."""
     x, index, update = ins
-    if debts_of(ins):  # of a share put into zeros it may be right, or not
+    if debts_of(ins):  # may be correct if x is zeros, but no rule decides it
         raise Unknown(f"there is no rule for {op.name} of each device's own share")
     return [_scattered(w, op, x, index, update, adds=False)]
 
@@ -243,7 +244,7 @@ def _scattered(w: Notes, op: Leaf, x: Value, index: Value, update: Value, adds: 
             made = _scattered(w, again, x, places, _cut_here(update, e, dim), adds)
         except Unknown:
             continue
-        # One row for each device, or one row that all of them add to: the reference has one.
+        # Either each device has one row, or all add to the same row; the reference decides.
         if w.known(made.term):
             return made
     update = whole_along(update, [d for d in window if d not in full.values()])
@@ -306,7 +307,7 @@ def _scattered(w: Notes, op: Leaf, x: Value, index: Value, update: Value, adds: 
 
 
 def _by_mask(x: Value, index: Value, update: Value, numbers: Any, dims: list[Any]) -> Value | None:
-    """Rows added to a table whose rows are split, each device its own."""
+    """Return rows added to a table whose rows are split, where each device masks out the others."""
     if len(numbers.scatter_dims_to_operand_dims) != 1 or not update.coef:
         return None
     d = numbers.scatter_dims_to_operand_dims[0]

@@ -1,12 +1,13 @@
-"""Lookups in a table whose rows are split: by mask, each device its own rows, then a sum.
+"""Lookups in a table whose rows are split: each device masks out other rows, then a sum.
 
-A vocabulary that is split over devices is looked up so: subtract the number of one's first row,
-keep what falls into one's own rows, zero for the rest, `psum`. Whatever the mask and the clipping
-look like, they are comparisons of what is linear in the index and the device's coordinate: between
-the places where one of them turns, everything is linear. So they are tried at all these places, and
-what holds there holds for every index. If a device keeps exactly its own rows and reads them at
-their own places, its result is a share of the lookup in the whole table (`rows`). On one device the
-same expression is the lookup itself, with zero for an index outside the table.
+A vocabulary that is split over devices is looked up as follows: subtract the index of the device's
+first row, keep the rows that are the device's own, put zero for the rest, `psum`. Whatever the mask
+and the clipping look like, they are comparisons of linear functions of the index and the device's
+coordinate: between the points where a comparison changes its result, everything is linear. So they
+are evaluated at all these points, and what is true there is true for every index. If a device keeps
+exactly its own rows and reads them at their local positions, its result is a share of the lookup in
+the whole table (`rows`). On one device the same expression is the lookup itself, with zero for an
+index outside of the table.
 """
 
 from __future__ import annotations
@@ -25,16 +26,16 @@ from .term import Scaled, Term
 from .value import Dim, Value, read_as, tidy_dim, uncut, whole_size
 
 Map = tuple[int | None, ...]
-"""For each dimension of a term, the dimension of the whole expression it is."""
+"""For each dimension of a term, the dimension of the whole expression that it is."""
 
 
 class NotLinear(Exception):
-    """Something else than comparisons of an index and a coordinate."""
+    """The expression has other operations than comparisons of an index and a coordinate."""
 
 
 @dataclasses.dataclass
 class Points:
-    """An expression of an index and a device's coordinate, at many pairs of them."""
+    """An expression of an index and a device's coordinate, evaluated at many pairs of them."""
 
     device: np.ndarray
     index: np.ndarray
@@ -43,18 +44,18 @@ class Points:
     leaf: Term | None = None
     spots: set[Map] = dataclasses.field(default_factory=set)
     turns: list[np.ndarray] = dataclasses.field(default_factory=list)
-    """What is compared with zero on the way."""
+    """The values that are compared with zero during the evaluation."""
 
     @classmethod
     def of(cls, pairs: set[tuple[int, int]], at: int | None) -> Points:
-        """Points by device, then by index."""
+        """Return points sorted by device, then by index."""
         rows = sorted(pairs)
         return cls(
             np.array([k for k, _ in rows], object), np.array([u for _, u in rows], object), at
         )
 
     def missed(self) -> set[tuple[int, int]]:
-        """The places between two points at which a comparison turns, if it is linear there."""
+        """Return the points between two others at which a comparison changes, if linear there."""
         found = set()
         wide = (np.diff(self.device) == 0) & (np.diff(self.index) > 1)
         for gap in self.turns:
@@ -67,7 +68,7 @@ class Points:
         return found
 
     def value(self, x: Scaled, dims: Map) -> np.ndarray:
-        """Its numbers; `dims` says where the dimensions of the term lie."""
+        """Return the values of a term, whose dimensions are `dims` of the whole expression."""
         coef, t = x
         if not coef or t is T.ONE:
             return np.full(len(self.index), coef, object)
@@ -108,7 +109,7 @@ MANY, LARGE, ROUNDS = 1024, 1 << 63, 24
 def _tried(
     which: tuple[Scaled, Map], place: tuple[Scaled, Map], count: int, size: int, at: int | None
 ) -> tuple[Points, set[Map], np.ndarray, np.ndarray]:
-    """A mask and a place at all points between which both are linear, the mask even constant."""
+    """Evaluate a mask and a position at points between which one is constant, the other linear."""
     if count > MANY:
         raise NotLinear
     pairs = {(k, u) for k in range(count) for u in (-LARGE, LARGE)}
@@ -128,14 +129,14 @@ def _tried(
 
 
 def _owns(live: np.ndarray, place: np.ndarray, points: Points, size: int) -> bool:
-    """Whether each device keeps exactly its own rows, and reads them at their own places."""
+    """Return whether each device keeps exactly its own rows, read at their local positions."""
     local = points.index - points.device * size
     own = (local >= 0) & (local < size)
     return bool((live == own).all() and (place[own.astype(bool)] == local[own.astype(bool)]).all())
 
 
 def _choice(t: Term) -> tuple[Scaled, int, Scaled] | None:
-    """A choice between zero and something: the condition, which case is chosen, what is chosen."""
+    """Return the condition, the chosen case and the value of a choice between it and zero."""
     if t.op != "select" or len(t.kids) != 3:
         return None
     cases = t.kids[1:]
@@ -146,7 +147,7 @@ def _choice(t: Term) -> tuple[Scaled, int, Scaled] | None:
 
 
 def _thin(small: Term, large: Term) -> list[int] | None:
-    """Where the dimensions of `small` lie in `large`, if only dimensions of size 1 are added."""
+    """Return the positions of `small`'s dimensions in `large`, if the others have size 1."""
     if [s for s in small.shape if s != 1] != [s for s in large.shape if s != 1]:
         return None
     groups = T.matched(small.shape, large.shape)
@@ -158,7 +159,7 @@ def _thin(small: Term, large: Term) -> list[int] | None:
 
 
 def looked_up(v: Value) -> Value:
-    """A masked lookup as what it is of the whole; any other value as it is."""
+    """Return a masked lookup as a share of the whole lookup; any other value unchanged."""
     found = _choice(v.term)
     if found is None or len(v.hidden) > 1:
         return v
@@ -168,7 +169,7 @@ def looked_up(v: Value) -> Value:
 
 
 def _squeezed(v: Value, found: tuple[Scaled, int, Scaled]) -> Value:
-    """A lookup of which a dimension of size 1 was left out before it was masked."""
+    """Resolve a masked lookup whose dimension of size 1 was dropped before the mask."""
     which, live, (coef, t) = found
     lookup = t.kids[0][1]
     places = _thin(t, lookup)
@@ -231,7 +232,7 @@ def _looked_up(v: Value, found: tuple[Scaled, int, Scaled]) -> Value:
 
 
 def _whole_table(v: Value, table: Term, d: int) -> Scaled | None:
-    """The table of all devices, from the tables of each."""
+    """Return the whole table, given the devices' tables."""
     if not v.hidden:
         return 1, table
     own = Value(1, table, tuple(uncut(size) for size in table.shape[1:]), v.hidden)
@@ -240,7 +241,7 @@ def _whole_table(v: Value, table: Term, d: int) -> Scaled | None:
 
 
 def _inside(t: Term) -> Term:
-    """A choice that is given dimensions of size 1, as a choice between what is given them."""
+    """Return a choice with its new dimensions of size 1 moved to its operands."""
     inner = t.kids[0][1] if t.op == "bcast" else t
     if inner.op != "select" or _thin(inner, t) is None:
         return t
@@ -251,7 +252,7 @@ def _inside(t: Term) -> Term:
 def added_up(
     index: Scaled, update: Value, numbers: Any, size: int
 ) -> tuple[Term, Scaled, Map] | None:
-    """Rows added up by mask: the index into the whole and the rows, where the mask is one's own.
+    """Return the index into the whole and the rows of a masked addition, if the mask is right.
 
     `index` and `update` have the same hidden axis, or none. `size` is the number of local rows.
     """

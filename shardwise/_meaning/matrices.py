@@ -1,7 +1,7 @@
 """Rules for linear algebra: one matrix at a time, so that batches of them may be split.
 
-Eigenvectors and singular vectors have no rule: their signs, and those of equal values altogether,
-follow from rounding.
+There is no rule for eigenvectors and singular vectors: their signs, and the vectors themselves for
+equal values, depend on rounding.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from .value import Unknown, Value, hidden_sizes, uncut, whole_size
 
 @rule("cholesky", "lu", "qr", "triangular_solve", "householder_product", needs=ANY)
 def by_matrix(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
-    """A function of whole matrices: dimensions in front of them may be split."""
+    """Apply a function to each matrix; leading batch dimensions may be split."""
     return _batched(w, op, ins, len(ins[0].dims) - 2)
 
 
 @rule("lu_pivots_to_permutation", "tridiagonal_solve", needs=ANY)
 def by_vector(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
-    """A function of whole vectors: dimensions in front of them may be split."""
+    """Apply a function to each vector; leading batch dimensions may be split."""
     return _batched(w, op, ins, len(ins[0].dims) - 1)
 
 
 def _batched(w: Notes, op: Leaf, ins: list[Value], batch: int) -> list[Value]:
-    """A function of everything behind the first `batch` dimensions."""
+    """Apply a function of all dimensions after the first `batch`."""
     refuse_debts(op.name, ins)
     ins = [whole_along(v, range(batch, len(v.dims))) for v in ins]
     rows = _rows(w, ins, batch)
@@ -46,7 +46,7 @@ def _batched(w: Notes, op: Leaf, ins: list[Value], batch: int) -> list[Value]:
 
 
 def _rows(w: Notes, ins: list[Value], batch: int) -> list[Value]:
-    """The operands with the dimensions of the batch split alike."""
+    """Return the operands with their batch dimensions split alike."""
     if len(ins) == 1:
         return ins
     first = ins[0]

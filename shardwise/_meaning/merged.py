@@ -1,9 +1,9 @@
-"""Dimensions that are only summed over, as one: how a batch is divided does not matter to its sum.
+"""Merge dimensions that are summed over together, however a batch was divided.
 
-`x.reshape(k, b, d)`, a gradient for each of the k microbatches by `vmap`, and their mean add up
+After `x.reshape(k, b, d)`, the mean of the k microbatches' gradients, taken by `vmap`, is a sum
 over k and b. On more devices k and b are other numbers; over the one dimension that was divided
-both are the same sum. So neighbours that are summed over together are put together again, with the
-division carried down to where it was made.
+both are the same sum. So adjacent dimensions that are summed over together are merged, with the
+merge moved down to the reshape that divided them.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from .term import BY_ELEMENT, Scaled, Shape, Term
 from .value import Value
 
 DEEP = 100
-"""So many operations a division is followed down."""
+"""The number of operations to follow a division down."""
 
 MANY = 20_000
-"""Terms of more parts than this are left as they are."""
+"""Terms with more subterms than this are left unchanged."""
 
 
 def equal_merged(a: Value, b: Value, merge: Merger | None = None) -> bool:
-    """Whether two results are the same but for how dimensions were divided for a sum."""
+    """Return whether two results are the same except for how dimensions were divided for a sum."""
     if not (a.plain and b.plain) or a.term.shape != b.term.shape:
         return False
     merge = merge or Merger()
@@ -33,14 +33,17 @@ def equal_merged(a: Value, b: Value, merge: Merger | None = None) -> bool:
 
 
 class Merger:
-    """Terms with sums over as few dimensions as can be, each made once."""
+    """Terms with sums over as few dimensions as possible, computed once for each."""
 
     def __init__(self) -> None:
         self.made: dict[Term, Scaled] = {}
         self.joined: dict[tuple[Term, int], Scaled | None] = {}
 
     def __call__(self, x: Scaled) -> Scaled | None:
-        """A term with its sums merged; None if it is too large. Deep terms go off a stack."""
+        """Return a term with its sums merged, or None if it is too large.
+
+        An explicit stack stands in for recursion, since terms may be deep.
+        """
         stack = [x[1]]
         while stack:
             t = stack[-1]
@@ -68,7 +71,7 @@ class Merger:
         return rebuilt(t, kids, t.shape, t.params)
 
     def total(self, x: Scaled, along: Sequence[int]) -> Scaled:
-        """A sum; over a batch of contractions it is one contraction."""
+        """Return a sum; that over batch dimensions of contractions is one contraction."""
         coef, t = T.reduce("sum", x, along)
         if t.op != "reduce_sum" or not coef:
             return coef, t
@@ -95,7 +98,7 @@ class Merger:
         return coef, t
 
     def contracted(self, params, x: Scaled, y: Scaled, shape: Shape) -> Scaled:
-        """A contraction over as few dimensions as can be."""
+        """Return a contraction over as few dimensions as possible."""
         (cx, cy), (bx, by) = params
         x, cx, bx = unturned(x, cx, bx)
         y, cy, by = unturned(y, cy, by)
@@ -114,10 +117,10 @@ class Merger:
         ordered = (tuple(i for i, _ in pairs), tuple(j for _, j in pairs))
         return contraction((ordered, (tuple(bx), tuple(by))), x, y, shape)
 
-    # --- two neighbouring dimensions as one
+    # --- two adjacent dimensions as one
 
     def join(self, t: Term, d: int, depth: int = 0) -> Scaled | None:
-        """A term with dimensions `d` and `d + 1` as one, if they were one when they were made."""
+        """Return a term with dimensions `d` and `d + 1` merged, if they were divided from one."""
         key = (t, d)
         if key not in self.joined:
             self.joined[key] = self._join(t, d, depth + 1) if depth < DEEP else None
@@ -174,7 +177,7 @@ class Merger:
         return None if inner is None else T.bcast(inner, shape, places)
 
     def _product(self, t: Term, d: int, shape: Shape, depth: int) -> Scaled | None:
-        """Both dimensions are a batch's, or both are of one operand."""
+        """Merge two dimensions of a contraction: both of a batch, or both of one operand."""
         (cx, cy), (bx, by) = t.params
         x, y = t.kids
         fx = [e for e in range(len(x[1].shape)) if e not in cx and e not in bx]
@@ -204,7 +207,7 @@ Dimensions = Sequence[int]
 def unturned(
     x: Scaled, summed: Dimensions, batch: Dimensions
 ) -> tuple[Scaled, Dimensions, Dimensions]:
-    """An operand of a contraction before it was transposed, where the others keep their order."""
+    """Undo the transpose of an operand if its free dimensions keep their order."""
     coef, t = x
     if t.op != "transpose" or not coef:
         return x, summed, batch
@@ -217,14 +220,14 @@ def unturned(
 
 
 def _fewer(dims: Sequence[int], gone: int | None, within: bool) -> tuple[int, ...]:
-    """Numbers of dimensions when `gone` and the next are one."""
+    """Renumber dimensions when `gone` and the next are merged."""
     if gone is None:
         return tuple(dims)
     return tuple(e - (e > gone) for e in dims if not (within and e == gone + 1))
 
 
 def rebuilt(t: Term, kids: Sequence[Scaled], shape: Shape, params: object) -> Scaled:
-    """The same operation of other operands."""
+    """Return the same operation applied to other operands."""
     if tuple(kids) == t.kids and shape == t.shape:
         return 1, t
     match t.op:

@@ -1,4 +1,4 @@
-"""What a walk has seen so far: what the rules ask of it, and what the findings are worded from."""
+"""What a walk has recorded so far: for the rules, and for the messages of findings."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .value import Value
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Mistake:
-    """An operation that could not be followed: mostly, something was done to a share of a sum."""
+    """An operation that no rule covers: mostly a non-linear one applied to a share of a sum."""
 
     op: Op
     reason: str
@@ -23,24 +23,25 @@ class Mistake:
     born: Op | None
     order: int
     extreme: bool = False
-    """Whether it is a maximum or minimum that is still owed."""
+    """Whether a maximum or minimum is owed."""
     exponent: bool = False
-    """Whether an exponential is taken of what comes of it, as in a logsumexp."""
+    """Whether its difference from other values is an argument of `exp`, as in a logsumexp."""
     paid: Scaled | None = None
-    """What the sum of the shares would have been."""
+    """The term that the sum of the shares would have been."""
     made_of: tuple[Term, ...] = ()
-    """The terms of what the operation was given."""
+    """The terms of the operands."""
     owed: tuple[frozenset[Axis], ...] = ()
-    """Over which axes each of these is a share."""
+    """The axes over which each operand is a share."""
     maker: Op | None = None
-    """The operation that made the share as it is used here."""
+    """The operation whose result is the share that is an operand here."""
     used: Mistake | None = None
-    """Where the same shares are used in the forward pass, if this is in the backward one."""
+    """The use of the same shares in the forward pass, if this one is in the backward pass."""
     sound: bool = False
-    """Whether the shares are known to be shares of what one device has.
+    """Whether the shares are known to add up to a value of the reference.
 
-    Any values that differ between devices can be read as shares of their sum, whatever that is.
-    Where the reference has no such sum, nothing says that one was meant."""
+    Any values that differ between devices can be read as shares of their sum. Where the reference
+    has no such sum, nothing shows that one was intended.
+    """
 
     @property
     def returned(self) -> bool:
@@ -50,10 +51,12 @@ class Mistake:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Step:
-    """What happened to a term: `paid`, `times`, `owes`, `counted`, `blocks`, `scaled`.
+    """An event in the history of a term, of one of these kinds.
 
-    It is `scaled` where that is by another number than on one device. What happened on the way to
-    a gradient is `reduced` or `seeded`.
+    `owes`: a sum becomes owed; `paid`: it is added up over devices. `times` and `blocks`: a `psum`
+    of equal or different values. `counted`: a whole value is added to a share. `scaled`: the term
+    is multiplied by another number than on one device. Such steps of scalars before a gradient are
+    `reduced` or `seeded`.
     """
 
     kind: str
@@ -61,14 +64,14 @@ class Step:
     axis: Axis | None
     order: int
     coef: Coef = 1
-    """The coefficient of the term then."""
+    """The coefficient of the term at that point."""
 
 
 class Notes(abc.ABC):
-    """One walk over one program, as the rules know it."""
+    """The state of one walk over one program, as the rules use it."""
 
     turn_by_turn = False
-    """Whether loops are read one turn at a time, even where all could be taken at once."""
+    """Whether to read loops iteration by iteration, even where all could be read at once."""
 
     def __init__(self, reference: Notes | None = None, outer: Notes | None = None):
         self.reference, self.outer = reference, outer
@@ -76,60 +79,61 @@ class Notes(abc.ABC):
         self.reshapes: dict[Term, set[Shape]] = {}
         self.mistakes: dict[Term, Mistake] = {}
         self.strays: dict[Term, tuple[int, Op]] = {}
-        """Terms that the reference does not have, made from terms that it has."""
+        """Terms that the reference does not have, computed from terms that it has."""
         self.steps: dict[Term, list[Step]] = {}
         self.shares: set[int] = set()
-        """The operations, by id, that give shares of what the reference has."""
+        """The ids of the operations whose results are shares of terms of the reference."""
         self.passed_on: set[Axis] = set()
-        """The axes along which parts went from device to device."""
+        """The axes along which parts were sent from device to device."""
         self.numbers: set[tuple[str, Where, Scaled]] = set()
-        """The operations by which the reference multiplies and divides by numbers, and what by."""
+        """The multiplications and divisions by numbers in the reference, with the numbers."""
         self.coefs: dict[Term, set[Coef]] = {}
-        """The multiples of terms that the reference has as numbers by themselves."""
+        """For each term, the coefficients with which it is a scalar in the reference."""
         self.joined: dict[Term, tuple[str, Op, tuple[Axis, ...]]] = {}
-        """Results that were put together otherwise than they lie: the `first` part of several that
-        differ, or `moved` to another dimension."""
+        """Results whose `out_specs` do not match their sharding: the `first` of parts that differ,
+        or `moved` to another dimension.
+        """
         self.skipping: set[Term] = outer.skipping if outer is not None else set()
-        """Maxima and minima over devices of floating-point numbers, in which NaN is skipped."""
+        """Floating-point maxima and minima over devices, which skip NaN."""
         self.makers: dict[Var, Op] = {}
         self.exponents: dict[Op, bool] = {}
-        """Maxima and minima: whether the difference from one goes into an exponential."""
+        """For a maximum or minimum, whether the difference from it is an argument of `exp`."""
         self.depth = 0
         self.count = 0
 
     def known(self, term: Term) -> bool:
-        """Whether the reference program has a value with this term."""
+        """Return whether the reference program has a value with this term."""
         return self.reference is None or term in self.reference.seen
 
     def familiar(self, term: Term) -> bool:
-        """Whether the reference has it, or has it spread over other sizes.
+        """Return whether the reference has this term, or has it broadcast to another shape.
 
-        A device that fills its own rows with a number has fewer of them than one device has; that
-        is no place at which two programs part.
+        A device that fills its own rows with a number has fewer of them than one device has; this
+        is not where two programs begin to differ.
         """
         inner = term.kids[0][1] if term.op == "bcast" else term
         return self.known(term) or inner.op in ("one", "literal") or self.known(inner)
 
     def has(self, term: Term) -> bool:
-        """Whether a value with this term came before, here or in the walk around this one."""
+        """Return whether a value with this term came before, here or in an outer walk."""
         return term in self.seen or (self.outer is not None and self.outer.has(term))
 
     def shapes_of(self, term: Term) -> set[Shape]:
-        """The shapes into which the reference program reshapes a term."""
+        """Return the shapes to which the reference program reshapes a term."""
         return self.reference.reshapes.get(term, set()) if self.reference is not None else set()
 
     def counted(self, op: Op, axis: Axis, v: Value) -> None:
-        """A whole value was added to a share: the sum over devices counts it once for each."""
+        """Record that a whole value was added to a share: it counts once for each device."""
         self.note("counted", op, axis, v)
 
     def note(self, kind: str, op: Op, axis: Axis | None, v: Value) -> None:
-        """Remember what happened to a term, for the words of a finding."""
+        """Record a step of a term, for the message of a finding."""
         if self.reference is not None:
             step = Step(kind, op, axis, self.count, v.coef)
             self.steps.setdefault(T.core(v.term), []).append(step)
 
     def scaled(self, op: Op, name: str, ins: Sequence[Value], out: Value) -> None:
-        """Remember that something is multiplied or divided by a number that the devices change."""
+        """Record a multiplication or division by a number that differs from the reference."""
         for by in ins:
             if T.is_one(by.term) and abs(by.coef) != 1:
                 key = name, op.where, by.scaled
@@ -140,10 +144,10 @@ class Notes(abc.ABC):
 
     @abc.abstractmethod
     def anew(self) -> Notes:
-        """A walk from here on, of which nothing is kept unless it is taken over."""
+        """Return a new walk from this point, whose records are dropped unless taken over."""
 
     def take_over(self, other: Notes, but: Axis) -> None:
-        """Keep what another walk has seen, but for what it says of an axis of its own."""
+        """Merge the records of another walk, except the steps over its own axis."""
         self.count = other.count
         self.seen |= other.seen
         self.makers |= other.makers
@@ -162,8 +166,8 @@ class Notes(abc.ABC):
 
     @abc.abstractmethod
     def run(self, body: Body, ins: Sequence[Value]) -> list[Value]:
-        """The meanings of a body's results."""
+        """Return the meanings of a body's results."""
 
     def turn(self, body: Body, ins: Sequence[Value], given: Sequence[Value]) -> list[Value]:
-        """The meanings of what one turn of a loop gives; `given` is what it carries."""
+        """Return the meanings of the results of one iteration; `given` are the carried values."""
         return self.run(body, ins)

@@ -1,8 +1,8 @@
-"""One element along a dimension, with the cut carried down to the arguments.
+"""Comparison by elements along a dimension, with slices moved down to the arguments.
 
-Devices that are kept apart give a result as a concatenation of theirs; one device gives the same
-numbers as an expression over whole arrays. Taken apart element by element, with the cut carried
-down through what acts by element, through products and reductions, both are the same expressions.
+Where devices are kept apart, a result is a concatenation of theirs; one device computes the same
+numbers as an expression over whole arrays. Compared element by element, with the slice moved down
+through elementwise functions, products and reductions, both are the same expressions.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from .term import BY_ELEMENT, Scaled, Shape, Term
 from .value import Value
 
 FEW = 64
-"""Dimensions of more elements than this are not taken apart."""
+"""Dimensions of more elements than this are not compared by element."""
 
 
 def equal_in_pieces(a: Value, b: Value) -> bool:
-    """Whether two results are the same, element by element along some dimension."""
+    """Return whether two results are the same, element by element along some dimension."""
     if not (a.plain and b.plain) or a.term.shape != b.term.shape:
         return False
-    _element.cache_clear()  # what came before must not change what is too much work
+    _element.cache_clear()  # cached results would change the counted work
     for d in sorted(_seams(a.term) | _seams(b.term)):
         size = a.term.shape[d]
         if size <= FEW and all(take(a.scaled, d, i) == take(b.scaled, d, i) for i in range(size)):
@@ -32,7 +32,7 @@ def equal_in_pieces(a: Value, b: Value) -> bool:
 
 
 def _seams(t: Term) -> set[int]:
-    """The dimensions along which a term is put together."""
+    """Return the dimensions along which a term is concatenated."""
     found: set[int] = set()
     stack, seen = [t], {t}
     while stack:
@@ -52,7 +52,7 @@ def _seams(t: Term) -> set[int]:
 
 
 def take(x: Scaled, d: int, i: int) -> Scaled:
-    """Element `i` along dimension `d`, which is gone then."""
+    """Return element `i` along dimension `d`, which is removed."""
     coef, t = x
     if not coef:
         return T.zero(_without(t.shape, d))
@@ -62,7 +62,7 @@ def take(x: Scaled, d: int, i: int) -> Scaled:
 
 @functools.lru_cache(maxsize=1 << 16)
 def _element(t: Term, d: int, i: int) -> Scaled:
-    # Terms share their parts: without a memory the work would double with every operation.
+    # Subterms are shared: without the cache the work would double with every operation.
     shape = _without(t.shape, d)
     made = _taken(t, d, i, shape)
     return made if made is not None else T.reshape(T.cut((1, t), d, i, 1), shape)
@@ -139,7 +139,7 @@ def _reshaped(t: Term, d: int, i: int, shape: Shape) -> Scaled | None:
 
 
 def _product(t: Term, d: int, i: int, shape: Shape) -> Scaled:
-    """An element of a contraction: of both operands along a batch, else of one."""
+    """Return an element of a contraction: of both operands along a batch, else of one."""
     (cx, cy), (bx, by) = t.params
     x, y = t.kids
     fx = [e for e in range(len(x[1].shape)) if e not in cx and e not in bx]

@@ -1,7 +1,8 @@
-"""A device's coordinate times its share, plus a local index, is a position in the whole.
+"""Recognition of global positions: a device's offset plus a local index.
 
-`axis_index("a") * L + arange(L)` is how programs say which rows they hold. Read as it stands it is
-each device's own; it is also `arange(n * L)`, cut along `a`, and that is what compares.
+`axis_index("a") * L + arange(L)` is how programs compute which rows a device has. Literally, it is
+a value that differs over a hidden axis; it is also `arange(n * L)` cut along `a`, which is the form
+that can be compared.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from .value import Value, hidden_sizes, read_as, tidy_dim, whole_size
 
 
 def as_positions(v: Value) -> Value:
-    """A sum that numbers the elements of the whole, read as cut."""
+    """Return a sum that numbers the elements of the whole, read as cut."""
     while v.hidden and v.term.op == "sum":
         found = _pair(v)
         if found is None:

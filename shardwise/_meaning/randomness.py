@@ -1,11 +1,11 @@
 """Rules for random numbers: a draw is a function of its key and of the shape drawn.
 
-Keys in an array are drawn from one by one, so a cut array of keys gives a cut array of numbers. A
-draw of a *local* shape from a key that is the same everywhere is the same on every device, and not
-a part of the draw of the whole.
+Each key of an array is drawn from separately, so a cut array of keys gives a cut array of numbers.
+A draw of a *local* shape from a replicated key is the same on every device, and not a part of the
+draw of the whole.
 
-Some generators draw for a whole array of keys at once, from the first of them: what a key gives
-then depends on the others in the array, and so on how the array is cut.
+Some generators draw for a whole array of keys at once, from the first of them: then the numbers for
+one key depend on the other keys in the array, and so on how it is cut.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ AT_ONCE: dict[str, frozenset[str]] = {
     "threefry2x32": frozenset(),
     "rbg": frozenset({"random_bits", "random_gamma"}),
 }
-"""For each generator what it does to an array of keys at once; all that it does, for others."""
+"""For each generator, the operations that handle an array of keys at once; all for others."""
 
 
 def _one_by_one(op: Leaf, ins: list[Value]) -> None:
-    """Refuse what a generator does to several keys at once."""
+    """Raise `Unknown` if a generator handles several keys at once."""
     keys = op.ins[0]
     if not isinstance(keys, Var) or not _jax.is_key(keys.dtype):
         return
@@ -44,7 +44,7 @@ def _one_by_one(op: Leaf, ins: list[Value]) -> None:
 
 @rule("random_bits", "random_split", "random_unwrap", "random_seed", "random_clone", needs=ANY)
 def draws(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
-    """One draw for each key; the dimensions of the keys keep their cuts."""
+    """Draw once for each key; the dimensions of the keys keep their cuts."""
     refuse_debts(op.name, ins)
     _one_by_one(op, ins)
     (v,) = ins
@@ -57,7 +57,7 @@ def draws(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
 
 @rule("random_wrap", needs=ANY)
 def wraps(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
-    """Numbers become keys, along the last dimensions."""
+    """Turn numbers into keys, along the last dimensions."""
     refuse_debts(op.name, ins)
     count = len(op.outs[0].shape)
     v = whole_along(ins[0], range(count, len(ins[0].dims)))
@@ -68,14 +68,14 @@ def wraps(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
 
 @rule("random_fold_in", needs=ANY)
 def folds(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
-    """One key and one number at a time."""
+    """Fold one number into each key."""
     _one_by_one(op, ins)
     return pointwise(w, op, ins)
 
 
 @rule("random_gamma", "bitcast_convert_type", needs=ANY)
 def by_element(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
-    """By element, where shapes stay."""
+    """Apply by element, where the shape does not change."""
     _one_by_one(op, ins)
     if any(v.local != tuple(op.outs[0].shape) for v in ins):
         raise Unknown(f"{op.name} that changes the shape")

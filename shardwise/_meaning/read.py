@@ -1,4 +1,4 @@
-"""A traced program read once: the meaning of every result."""
+"""Entry points: read a traced program and compare its results with a reference."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from .value import Value, whole
 from .walk import Walk, literal
 
 WORK = 1 << 20
-"""So many operands are handled before a program is too long to keep its devices apart."""
+"""The work allowed for a walk that keeps devices apart, in operands handled."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Meaning:
-    """What was found out about a program on one mesh."""
+    """The results of reading a program on one mesh."""
 
     walk: Walk
     results: list[Value]
@@ -36,7 +36,7 @@ def read(body: Body, constants: Sequence[Any], reference: Meaning | None = None)
 
 
 class Reading:
-    """A program that is read, alone or beside the reference that it is held against."""
+    """A program that is read, alone or to be compared with the reference `plain`."""
 
     def __init__(self, body: Body, constants: Sequence[Any], plain: Reading | None = None):
         self.body, self.constants, self.plain = body, constants, plain
@@ -44,19 +44,19 @@ class Reading:
 
     @functools.cached_property
     def loops(self) -> Body:
-        """The operations with loops where they repeat themselves."""
+        """The program with unrolled loops turned back into loops."""
         return rolled(self.body)
 
     @functools.cached_property
     def as_loops(self) -> Meaning:
-        """The meaning of these."""
+        """The meaning of `loops`."""
         plain = self.plain.as_loops if self.plain is not None else None
         return read(self.loops, self.constants, plain)
 
     def gaps(self) -> list[list[Gap]]:
-        """Where each result parts from the reference.
+        """Return the gaps between each result and the reference.
 
-        Where that says nothing, what was written out is read as loops.
+        Results that remain undecided are compared again with unrolled loops read as loops.
         """
         assert self.plain is not None
         found = self._parted(self.body, self.plain.meaning, self.meaning)
@@ -75,7 +75,7 @@ class Reading:
             if unlike and equal_merged(want, got, merge):
                 parted = []
             if parted and len(body.outs) > 1:
-                # Of two lines that compute the same, the one is named that the result comes from.
+                # If two lines compute the same, name the one that the result depends on.
                 alone = Body(body.ins, live(body.ops, [out]), [out])
                 if _names_others(parted, body, alone):
                     again = read(alone, self.constants, plain)
@@ -85,13 +85,13 @@ class Reading:
 
 
 def _names_others(found: list[Gap], body: Body, alone: Body) -> bool:
-    """Whether a place is named that only other results come from."""
+    """Return whether a gap names an operation that only other results depend on."""
     others = {id(op) for op in walk(body.ops)} - {id(op) for op in walk(alone.ops)}
     return any(id(op) in others for gap in found for op in gap.ops)
 
 
 def _says(found: list[Gap]) -> bool:
-    """Whether a comparison has found something: that all is right, or what is wrong."""
+    """Return whether a comparison is conclusive: no gap, or only factors and mistakes."""
     return all(gap.kind in ("times", "mistake") for gap in found)
 
 
@@ -105,9 +105,9 @@ def read_apart(
 ) -> Meaning | None:
     """Read a program with the devices along an axis kept apart and with its loops unrolled.
 
-    `entirely`: what is split along the axis is kept apart from the start, not only where devices
-    do different things. `in_turns`: loops are not unrolled; one turn is read for each device. None
-    if it is too long for that.
+    `entirely`: values that are split along the axis are kept apart from the start, not only where
+    devices do different things. `in_turns`: loops are not unrolled; one iteration is read for each
+    device. Return None if the program is too long for that.
     """
     own = DeviceWalk(axis, reference.walk if reference is not None else None, entirely, in_turns)
     try:
@@ -118,7 +118,7 @@ def read_apart(
 
 
 def has_mistakes(own: Meaning, result: Value) -> bool:
-    """Whether something on the way to a result could not be followed."""
+    """Return whether a result depends on an operation that no rule covers."""
     return any(True for _ in mistakes_in(own.walk, result.term))
 
 
@@ -128,10 +128,10 @@ def _walked(own: Walk, body: Body, constants: Sequence[Any]) -> Meaning:
         ins.append(whole(T.symbol("argument", index, shape=tuple(var.shape))))
     own.seen.update(v.term for v in ins)
     results = zip(map(one_of, own.run(body, ins)), map(dtype_of, body.outs), strict=True)
-    # A result may be compared with one that has more bits.
+    # The reference may have a result with more bits.
     return Meaning(own, [held(result, dtype) for result, dtype in results])
 
 
 def one_of(result: Any) -> Value:
-    """A result; of one that differs between devices outside any `shard_map`, the first device's."""
+    """Return a result; of one that differs between devices outside of `shard_map`, the first."""
     return result.values[0] if isinstance(result, Many) else result

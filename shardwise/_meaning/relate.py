@@ -1,6 +1,6 @@
-"""Questions about the values of one program: the same, a part of it, does it change in a loop.
+"""Relations between values of one program: equality, being a part, changing in a loop.
 
-Each answer is a proof: where it is not known, the answer is no.
+Each answer is proved: if it is not known, the answer is no.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ Seen = dict[T.Term, bool]
 
 
 def same_reading(a: Value, b: Value) -> bool:
-    """Whether every device holds the same in both, however they are read.
+    """Return whether every device has the same in both values, in any reading.
 
-    What is owed says what the shares add up to, and not which of them a device has.
+    For shares only their sum is known, not which share a device has.
     """
     if a.owed or b.owed:
         return False
@@ -35,7 +35,7 @@ def same_reading(a: Value, b: Value) -> bool:
 
 
 def own_part(v: Value, dimension: int, axes: Sequence[Axis]) -> Value | None:
-    """Each device's own block of a dimension that all have; None where it has none."""
+    """Return each device's block of a replicated dimension, or None if that is not defined."""
     try:
         return dealt(v, dimension, axes)
     except Unknown:
@@ -43,14 +43,14 @@ def own_part(v: Value, dimension: int, axes: Sequence[Axis]) -> Value | None:
 
 
 def is_number(v: Value) -> bool:
-    """Whether it is one number, the same in every run."""
+    """Return whether a value is a constant number."""
     return T.is_uniform(v.term) and T.is_one(T.core(v.term))
 
 
 def changes_in_loop(v: Value, depth: int, kept: Kept, seen: Seen) -> bool:
-    """Whether a value may change from one turn of the loop at this depth to the next.
+    """Return whether a value may change between iterations of the loop at this depth.
 
-    `seen` remembers what was found, for further questions about the same loop.
+    `seen` caches answers for further questions about the same loop.
     """
     if not seen:
         seen.update(dict.fromkeys(kept.unknown, True))

@@ -1,12 +1,12 @@
-"""Loops that were written out in Python, read as loops.
+"""Turn unrolled Python loops back into `scan`.
 
-`for i in range(k): g += grad(loss)(w, x[i*m:(i+1)*m])` traces to k copies of one computation, of
-which each has its own slice. Read slice by slice, nothing shows that together they are all rows. So
-sums whose summands are alike but for the place of their slices become one loop over the slices,
-which is read all at once (`independent`). A loop whose stacked results are only added up, such as
-`lax.map(grad, batches).mean(0)`, becomes one that adds them up as it goes.
+`for i in range(k): g += grad(loss)(w, x[i*m:(i+1)*m])` traces to k copies of one computation, each
+with its own slice. Read slice by slice, nothing shows that together they are all rows. So sums
+whose summands differ only in the position of their slices become one loop over the slices, which is
+read at once (`independent`). A loop whose stacked results are only added up, such as
+`lax.map(grad, batches).mean(0)`, becomes one that accumulates the sum.
 
-Each device does here exactly what it did before; only the list of operations is another one.
+Each device computes exactly what it did before; only the list of operations differs.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from .summed import adding_loops, like_of, made_leaf, sums_in, zeros_of
 
 
 def rolled(body: Body) -> Body:
-    """The same program with loops where it repeats itself; the same object if it does not."""
+    """Return the program with loops in place of repetitions; the same object if there are none."""
     added = adding_loops(body)
     again = _Roller(added).rolled()
     return _needed(again) if again is not body else body
 
 
 def _needed(body: Body) -> Body:
-    """Without the operations that nothing depends on."""
+    """Remove the operations that nothing depends on."""
     wanted = {atom for atom in body.outs if isinstance(atom, Var)}
     ops = []
     for op in reversed(body.ops):
@@ -41,7 +41,7 @@ def _needed(body: Body) -> Body:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Chain:
-    """Values that are added up, and what is done with their sum."""
+    """Values that are added up, and the operations applied to their sum."""
 
     op: Op
     at: int
@@ -51,7 +51,7 @@ class _Chain:
 
 @dataclasses.dataclass(eq=False)
 class _Loop:
-    """A loop in the making: one step of it as a template."""
+    """A loop under construction: one iteration of it as a template."""
 
     at: int
     count: int
@@ -63,7 +63,7 @@ class _Loop:
     sums: list[tuple[Op, Atom, Var]] = dataclasses.field(default_factory=list)
 
     def arrange(self, like: Op, name: str, v: Var, shape: Sequence[int], params: Any) -> Var:
-        """Another arrangement of a value, made before the loop."""
+        """Append an operation before the loop that rearranges a value."""
         out = like_of(v, shape)
         self.before.append(made_leaf(like, name, [v], out, **params))
         return out
@@ -74,11 +74,11 @@ class _Loop:
 
 
 class _Fails(Exception):
-    """The summands are not steps of one loop."""
+    """The summands are not iterations of one loop."""
 
 
 class _Roller:
-    """Finds sums of what is alike in one program."""
+    """Finds sums of equivalent computations in one program."""
 
     def __init__(self, body: Body):
         self.body = body
@@ -153,7 +153,7 @@ class _Roller:
         return found
 
     def families(self, leaves: Sequence[Atom]) -> list[list[Var]]:
-        """Summands that are alike, the largest families first."""
+        """Return groups of equivalent summands, the largest first."""
         found: dict[int, list[Var]] = {}
         for leaf in leaves:
             if isinstance(leaf, Var) and leaf in self.makers:
@@ -161,10 +161,10 @@ class _Roller:
         several = [own for own in found.values() if len({*own}) == len(own) > 1]
         return sorted(several, key=len, reverse=True)
 
-    # --- one step as a template
+    # --- one iteration as a template
 
     def joined(self, loops: list[_Loop], chain: _Chain, family: list[Var]) -> Var | None:
-        """The sum of a family as a result of a loop, of one that is there if it fits."""
+        """Return the sum of a family as the result of a loop, an existing one if it fits."""
         family = self.in_order(family)
         fitting = [loop for loop in loops if loop.count == len(family)]
         for loop in (*fitting, _Loop(chain.at, len(family))):
@@ -185,7 +185,7 @@ class _Roller:
         return None
 
     def in_order(self, family: list[Var]) -> list[Var]:
-        """By the places of their slices, as they are met on the way from the results."""
+        """Sort a family by the positions of its slices, in the order of the search for them."""
         rows = [(self.places(var), i) for i, var in enumerate(family)]
         return [family[i] for _, i in sorted(rows)]
 
@@ -207,7 +207,7 @@ class _Roller:
         return found
 
     def unified(self, loop: _Loop, top: tuple[Atom, ...]) -> Atom:
-        """The value of the template that stands for one value of every step."""
+        """Return the template's value for a tuple of values, one for each iteration."""
         stack = [top]
         while stack:
             atoms = stack[-1]
@@ -225,7 +225,7 @@ class _Roller:
     def enter(
         self, loop: _Loop, key: tuple[int, ...], atoms: tuple[Atom, ...]
     ) -> list[tuple[Atom, ...]]:
-        """Enter a value into the template, or say which ones have to be there first."""
+        """Enter a value into the template, or return the values that have to be entered first."""
         first = atoms[0]
         if len({*key}) == 1:
             loop.made[key] = first
@@ -264,14 +264,14 @@ class _Roller:
         return []
 
     def windows(self, atoms: tuple[Atom, ...]) -> list[Window] | None:
-        """The parts that values are, where these lie at different places."""
+        """Return the slices that values are, if these start at different positions."""
         rows = [self.makers.get(atom) if isinstance(atom, Var) else None for atom in atoms]
         parts = [window(row[1], row[2]) if row is not None else None for row in rows]
         own = [part for part in parts if part is not None]
         return own if len(own) == len(atoms) and len({part.starts for part in own}) > 1 else None
 
     def stack(self, loop: _Loop, like: Op, parts: list[Window]) -> Var:
-        """Slices that lie side by side, stacked: what a step has of it."""
+        """Stack adjacent slices for the loop to scan over; return one iteration's slice."""
         first, gone = parts[0], parts[0].gone
         if len({self.numbers.of(part.of) for part in parts}) > 1 or not isinstance(first.of, Var):
             raise _Fails
@@ -304,7 +304,7 @@ class _Roller:
 
 
 def _side_by_side(parts: list[Window]) -> int:
-    """The dimension along which parts lie side by side, in order."""
+    """Return the dimension along which parts are adjacent, in order."""
     first, second = parts[0], parts[1]
     along = [d for d, start in enumerate(first.starts) if second.starts[d] != start]
     if len(along) != 1:
@@ -332,7 +332,7 @@ def _without(leaves: Sequence[Atom], family: Sequence[Var]) -> list[Atom]:
 
 
 def _total(chain: _Chain, total: Var, rest: Sequence[Atom]) -> list[Op]:
-    """The sum of a family and of what else is added to it."""
+    """Add the summands outside of the family to the sum of the family."""
     ops: list[Op] = []
     for atom in rest:
         out = like_of(total)
@@ -342,7 +342,7 @@ def _total(chain: _Chain, total: Var, rest: Sequence[Atom]) -> list[Op]:
 
 
 def _scan(loop: _Loop) -> list[Op]:
-    """The operations of a loop."""
+    """Return the operations of a loop."""
     like = loop.sums[0][0]
     ops, starts, given, outs = [*loop.before], [], [], []
     inner = [*loop.ops]

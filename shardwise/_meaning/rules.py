@@ -1,8 +1,8 @@
-"""The table of rules: one for each primitive of JAX, as `_collectives` has one for each collective.
+"""The table of rules: one for each primitive; `collectives` has the rules for collectives.
 
-A rule takes the meanings of the operands and returns those of the results. What it cannot say it
-leaves to `Unknown`; it never guesses. It declares the algebra that it needs, and the table applies
-it to no dtype of which that algebra does not hold. `table()` is what the documentation shows.
+A rule takes the meanings of the operands and returns those of the results. Where it does not apply
+it raises `Unknown`; it never guesses. It declares the algebra that it needs, and the table does not
+apply it to dtypes that lack that algebra. The documentation shows `table()`.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ Read = Callable[[Notes, Leaf, list[Value]], list[Value]]
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
-    """What a primitive does to meanings, and the algebra of which that is true."""
+    """The rule of a primitive, and the algebra that it needs."""
 
     read: Read
     needs: Algebra
     positions: tuple[int, int | None] = (0, 0)
-    """The operands that are positions: what wraps around there is another position."""
+    """The range of operands that are positions, for which wrapping around matters."""
 
     def __call__(self, w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
-        """The meanings of the results; `Unknown` for a dtype that the rule does not hold for."""
+        """Return the meanings of the results; raise `Unknown` for an unsupported dtype."""
         at = range(*slice(*self.positions).indices(len(op.ins)))
         dtypes = [dtype_of(atom) for atom in op.ins]
         for i, dtype in enumerate(dtypes):
@@ -43,7 +43,7 @@ class Rule:
         return self.read(w, op, self._held(op, ins, dtypes, at))
 
     def _held(self, op: Leaf, ins: list[Value], dtypes: list[Any], at: range) -> list[Value]:
-        """The operands as devices hold them, wherever wrapping around makes a difference."""
+        """Return the operands in their dtypes, wherever wrapping around makes a difference."""
         if not self.needs.wraps:
             return [held(v, dtype) for v, dtype in zip(ins, dtypes, strict=True)]
         new, out = op.outs[0].dtype, []
@@ -56,7 +56,7 @@ class Rule:
 
 
 def admit(op: Leaf | Collective, needs: Algebra, dtypes: Sequence[Any]) -> None:
-    """Refuse dtypes of which an algebra does not hold."""
+    """Raise `Unknown` for a dtype that lacks an algebra."""
     for dtype in dtypes:
         if kind_of(dtype) not in needs.kinds:
             raise Unknown(f"{op.name} of dtype {dtype} is not one of the kind that is known here")
@@ -73,7 +73,7 @@ def rule(
 ) -> Callable[[Read], Read]:
     """Enter a rule into the table, with the algebra that it needs.
 
-    A `default` is for those of the primitives that have no rule of their own.
+    A `default` is for those of the primitives that have no other rule.
     """
 
     def enter(own: Read) -> Read:
@@ -86,21 +86,21 @@ def rule(
 
 
 def table() -> dict[str, str]:
-    """Every primitive that has a rule, with the first sentence of what the rule says."""
+    """Return every primitive that has a rule, with the first line of the rule's docstring."""
     return {name: (own.read.__doc__ or "").split("\n")[0] for name, own in sorted(RULES.items())}
 
 
 def structural(
     v: Value, name: str, params: Any, dims: Dims, *, term: Scaled | None = None
 ) -> Value:
-    """A linear rearrangement of one operand: coefficient, debts and hidden axes pass through."""
+    """Rearrange one operand linearly: coefficient, debts and hidden axes are unchanged."""
     shape = (*hidden_sizes(v.hidden), *map(whole_size, dims))
     made = term if term is not None else T.linear(name, params, v.scaled, shape)
     return v.having(made, dims=dims)
 
 
 def frozen(value: Any) -> Any:
-    """A parameter of a primitive as something that can be compared and hashed."""
+    """Return a parameter of a primitive as a hashable value."""
     if isinstance(value, dict):
         return tuple(sorted((key, frozen(item)) for key, item in value.items()))
     if isinstance(value, list | tuple):
@@ -113,7 +113,7 @@ def frozen(value: Any) -> Any:
 
 
 def shifted(dims: Sequence[int], lead: int) -> tuple[int, ...]:
-    """Numbers of dimensions of a local array as those of a term with hidden dimensions."""
+    """Return dimensions of a local array as those of a term with `lead` hidden dimensions."""
     return tuple(d + lead for d in dims)
 
 

@@ -1,8 +1,8 @@
-"""Numbers for the values of a program: equal numbers are equal expressions.
+"""Value numbering: values with equal numbers are equal expressions.
 
 Two values have the same `exact` number if they are the same operations on the same inputs, and the
-same `alike` number if they are but for the places at which slices are cut out. So the steps of a
-loop that was written out in Python are alike.
+same `alike` number if they differ only in the positions of slices. So the iterations of an unrolled
+Python loop are alike.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ from .._program import (
 )
 
 SMALL = 1024
-"""Constants of more elements than this are the same only if they are one object."""
+"""Constants of more elements than this are equal only if they are the same object."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Window:
-    """A part of a value that lies in one piece along every dimension."""
+    """A contiguous block of a value."""
 
     of: Atom
     starts: tuple[int, ...]
     sizes: tuple[int, ...]
     gone: tuple[int, ...] = ()
-    """Dimensions of size 1 that are left out."""
+    """Dimensions of size 1 that are dropped."""
 
 
 def window(op: Op, index: int) -> Window | None:
-    """What part of its operand a result is, where that stands in the program."""
+    """Return the block of its operand that a result is, if its position is constant."""
     if not isinstance(op, Leaf):
         return None
     if op.name == "slice" and not any(step != 1 for step in op.params["strides"] or ()):
@@ -91,7 +91,7 @@ class Numbering:
             self._enter(op)
 
     def of(self, atom: Atom) -> int:
-        """The exact number of an operand."""
+        """Return the exact number of an operand."""
         return self.exact[atom] if isinstance(atom, Var) else self._number(_literal(atom))
 
     def _of_alike(self, atom: Atom) -> int:
@@ -114,7 +114,7 @@ class Numbering:
                 self.alike[var] = self._number(("window", self._of_alike(part.of), own))
 
     def _kind(self, op: Op) -> Any:
-        """What an operation does, as something that can be compared."""
+        """Return a hashable description of what an operation does."""
         if op.effectful:
             return object()
         bodies = tuple(self._body(body) for body in op.bodies)
@@ -153,7 +153,7 @@ def _literal(atom: Lit) -> Any:
 
 
 def comparable(value: Any) -> Any:
-    """Parameters as something that is equal only where they are the same."""
+    """Return parameters as hashable values that are equal only if the parameters are."""
     if isinstance(value, dict):
         return tuple((key, comparable(item)) for key, item in sorted(value.items()))
     if isinstance(value, list | tuple) and type(value) in (list, tuple):
@@ -168,7 +168,7 @@ def comparable(value: Any) -> Any:
 
 
 def users(ops: Sequence[Op], outs: Sequence[Atom]) -> dict[Var, list[Op | None]]:
-    """The operations that use each value; None stands for the results."""
+    """Return the operations that use each value; None stands for the results."""
     found: dict[Var, list[Op | None]] = {}
     for op in ops:
         for atom in op.ins:

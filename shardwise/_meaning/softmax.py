@@ -1,15 +1,15 @@
-"""Softmax in one normal form: whole, in blocks, or as a running one.
+"""One normal form for softmax: whole, in blocks, or running.
 
-A running softmax (ring attention, flash attention) keeps the largest score so far and rescales what
-it has whenever that grows. The largest score is there for the sake of rounding: since
-`exp(s - m) = exp(s) / exp(m)`, it stands in front of numerator and denominator alike, and goes. So
-here exponentials of sums become products, what is the same along a sum stands in front of it, what
-all summands have in common stands in front of them, `exp(m) / exp(m)` is 1, and sums fall into
-blocks where the arguments do (`blocks`). What is left is `sum(exp(s) v) / sum(exp(s))`.
+A running softmax (ring attention, flash attention) keeps the largest score so far and rescales its
+sums whenever that grows. The largest score only serves rounding: since
+`exp(s - m) = exp(s) / exp(m)`, it is a factor of numerator and denominator alike, and cancels. So
+here exponentials of sums become products, factors that are uniform along a sum move in front of it,
+common factors of all summands move in front of them, `exp(m) / exp(m)` is 1, and sums are divided
+into blocks where the arguments are (`blocks`). What remains is `sum(exp(s) v) / sum(exp(s))`.
 
 A score of minus infinity is a masked one: its exponential is 0. Then `exp(s - m)` is only taken
-apart where `m` is known to be finite, which takes a mask that is known in numbers: the difference
-of two infinities is not a number, in a program and here.
+apart where `m` is known to be finite, which needs a mask whose values are known: the difference of
+two infinities is NaN, in a program and here.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from .term import BY_ELEMENT, Scaled, Shape, Term
 from .value import Value
 
 QUESTIONS = {"is_nan", "is_finite"}
-"""What asks whether something is a number: cancelling `exp(m)` would drop a NaN in `m`."""
+"""Operations that detect NaN or infinity: cancelling `exp(m)` would drop a NaN in `m`."""
 
 
 class Normal:
-    """Terms in the normal form, each made once."""
+    """The normal form of terms, computed once for each."""
 
     def __init__(self, seams: Seams):
         self.seams, self.cut = seams, Cutter()
@@ -55,7 +55,7 @@ class Normal:
         return T.tidy(coef * c), out
 
     def block(self, x: Scaled, place: Sequence[tuple[int, int]]) -> Scaled:
-        """A block of a term, by its start and size along every dimension."""
+        """Return a block of a term, given by its start and size along every dimension."""
         for d, (start, size) in enumerate(place):
             x = self.cut(x, d, start, size)
         return self(x)
@@ -94,7 +94,7 @@ class Normal:
         return 1, t
 
     def part(self, t: Term) -> Scaled:
-        """A slice, carried down to the arguments."""
+        """Normalize a slice by moving it down to the arguments."""
         d, start, stride = t.params
         if stride == 1:
             coef, inner = self.cut(t.kids[0], d, start, t.shape[d])
@@ -103,7 +103,7 @@ class Normal:
         return T.cut(self(t.kids[0]), d, start, t.shape[d], stride)
 
     def turned(self, x: Scaled, order: Sequence[int]) -> Scaled:
-        """Transposed, by transposing what sums, products and functions are made of."""
+        """Transpose a term by transposing the operands of sums, products and functions."""
         coef, t = x
         shape = tuple(t.shape[d] for d in order)
         alike = all(kid.shape == t.shape for _, kid in t.kids)
@@ -130,7 +130,7 @@ class Normal:
     # --- products
 
     def product(self, parts: Iterable[Scaled], shape: Shape) -> Scaled:
-        """A product in which exponentials and their inverses cancel."""
+        """Multiply, cancelling exponentials against their reciprocals."""
         coef: T.Coef = 1
         over, under = Counter(), Counter()
         for c, t in parts:
@@ -155,7 +155,7 @@ class Normal:
         return T.tidy(coef * made[0]), made[1]
 
     def inverse(self, x: Scaled) -> Scaled:
-        """One over it; of exponentials, the inverse of an inverse is the thing itself."""
+        """Return the reciprocal; that of a reciprocal of an exponential is the exponential."""
         coef, t = x
         over, under = factors(t)
         if not coef or not all(map(positive, under)):
@@ -165,7 +165,7 @@ class Normal:
     # --- exponentials
 
     def exponential(self, x: Scaled, params: object) -> Scaled:
-        """The exponential of a sum is a product."""
+        """Return the exponential; that of a sum is a product."""
         coef, t = x
         if not coef:
             return T.full((1, T.ONE), t.shape)
@@ -187,12 +187,12 @@ class Normal:
         return T.elementwise("exp", params, [x], t.shape)
 
     def finite(self, t: Term) -> bool:
-        """Whether no element is infinite, where masks are the only source of infinities."""
+        """Return whether no element is infinite, where masks are the only source of infinities."""
         found = self.finite_at(t)
         return found is not None and bool(np.all(found))
 
     def finite_at(self, t: Term) -> bool | np.ndarray | None:
-        """Which elements are finite and which are minus infinity; None where that is not known."""
+        """Return which elements are finite, the others being minus infinity; None if not known."""
         if t not in self.finite_in:
             self.finite_in[t] = self._finite_at(t)
         return self.finite_in[t]
@@ -203,7 +203,7 @@ class Normal:
         own = [self.finite_at(kid) for _, kid in t.kids]
         if all(one is True for one in own):
             return True
-        # What is not finite is minus infinity only as it stands, not with a sign.
+        # An element that is not finite is minus infinity only if its coefficient is positive.
         if any(one is not True and coef <= 0 for one, (coef, _) in zip(own, t.kids, strict=True)):
             return None
         told = [one for one in own if one is not None]
@@ -240,7 +240,7 @@ class Normal:
         return None
 
     def chosen(self, t: Term) -> Scaled:
-        """A choice whose mask is known in numbers is the choice by these."""
+        """Normalize a `select`; if its mask is computable, replace the mask by a constant."""
         which, *cases = t.kids
         made = [self(case) for case in cases]
         known = numbers(which, self.masks) if len(cases) == 2 else None
@@ -256,7 +256,7 @@ class Normal:
     # --- sums
 
     def sum(self, parts: Iterable[Scaled], shape: Shape) -> Scaled:
-        """A sum, with what all summands have in common in front."""
+        """Add, with the common factors of all summands in front."""
         coef, t = finite.add(parts, shape)
         if t.op != "sum" or not coef:
             return coef, t
@@ -278,7 +278,7 @@ class Normal:
         return self.product([(coef, inner[1]), (inner[0], quotient_of(over, under, shape))], shape)
 
     def total(self, t: Term) -> Scaled:
-        """A sum along dimensions: by blocks, and without what is the same along them."""
+        """Sum along dimensions: by blocks, with factors that are uniform along them in front."""
         kid, along = t.kids[0], t.params
         for d in along:
             pieces = self.seams.pieces([(kid[1], d)], kid[1].shape[d])
@@ -294,7 +294,7 @@ class Normal:
         return self.product([inner, *moved(front, {*along}, t.shape, range(len(places)))], t.shape)
 
     def contracted(self, t: Term) -> Scaled:
-        """A contraction: by blocks, and without what is the same along what is summed."""
+        """Contract: by blocks, with factors that are uniform along summed dimensions in front."""
         (cx, cy), (bx, by) = t.params
         x, y = t.kids
         for i, j in zip(cx, cy, strict=True):
@@ -329,14 +329,14 @@ class Normal:
 
 
 MANY = 256
-"""Results that fall into more blocks than this are not compared block by block."""
+"""Results with more blocks than this are not compared."""
 
 DEEP = 50_000
-"""Terms made of more parts than this are not brought into the normal form."""
+"""Terms with more subterms than this are not normalized."""
 
 
 def equal_in_blocks(a: Value, b: Value) -> bool:
-    """Whether two results are the same, block by block, in the normal form."""
+    """Return whether two results are the same, block by block, in the normal form."""
     if not (a.plain and b.plain) or a.term.shape != b.term.shape:
         return False
     if sum(1 for _ in zip(range(DEEP), below(a.term), strict=False)) == DEEP:

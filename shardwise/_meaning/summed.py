@@ -1,7 +1,8 @@
-"""Sums over what is stacked: loops that add up as they go, and operations that are read, not run.
+"""Sums over stacked results, turned into loops that accumulate the sum.
 
-`lax.map(grad, batches).mean(0)` stacks the results of a loop and adds them up after it. The same is
-a loop that carries the sum; linear operations in between (a `psum`, a cast) come after it.
+`lax.map(grad, batches).mean(0)` stacks the results of a loop and adds them up after it. A loop that
+carries the sum computes the same; linear operations in between (a `psum`, a cast) come after it.
+The operations that are built here are only read by the rules, not executed.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ def _never(*args: Any) -> list[Any]:
 
 
 def made_leaf(like: Op, name: str, ins: Sequence[Atom], out: Var, **params: Any) -> Leaf:
-    """An operation that stands where another one stood."""
+    """Return an operation with the source location of another one."""
     return Leaf(
         [*ins],
         [out],
@@ -57,7 +58,7 @@ class Summed:
     between: tuple[Op, ...]
 
     def finish(self, total: Var, gone: int | None) -> list[Op]:
-        """The operations after the sum of the parts; `gone` is the dimension they lack."""
+        """Return the operations after the sum of the parts, which lack the dimension `gone`."""
         ops: list[Op] = []
         for one in self.between:
             out = like_of(one.outs[0], total.shape)
@@ -75,7 +76,7 @@ class Summed:
 
 
 def sums_in(body: Body) -> Iterable[Summed]:
-    """The sums in a program, each with what it is a sum of."""
+    """Return the sums in a program, each with what it is a sum of."""
     makers = {out: op for op in body.ops for out in op.outs}
     uses = users(body.ops, body.outs)
     for op in body.ops:
@@ -93,7 +94,7 @@ def sums_in(body: Body) -> Iterable[Summed]:
 
 
 def _linear(op: Op) -> Var | None:
-    """What an operation is a linear function of, element by element."""
+    """Return the operand that an operation is a linear function of, element by element."""
     first = op.ins[0] if op.ins else None
     if not isinstance(first, Var) or tuple(op.outs[0].shape) != tuple(first.shape):
         return None
@@ -114,7 +115,7 @@ def _floats(var: Var) -> bool:
 
 
 def adding_loops(body: Body) -> Body:
-    """With loops that add up as they go what was stacked and then added up."""
+    """Replace loops whose stacked results are added up by loops that accumulate the sum."""
     makers = {out: op for op in body.ops for out in op.outs}
     replaced: dict[int, list[Op]] = {}
     for one in sums_in(body):
@@ -132,7 +133,7 @@ def adding_loops(body: Body) -> Body:
 
 
 def _adding(loop: Scan, index: int, like: Op) -> tuple[list[Op], Var]:
-    """The loop again, with one more carried value to which every step adds its result."""
+    """Return the loop with one more carried value to which every step adds its result."""
     step = loop.body.outs[index]
     shape = loop.outs[index].shape[1:]
     given, summed, total = (like_of(loop.outs[index], shape) for _ in range(3))

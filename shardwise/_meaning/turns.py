@@ -1,9 +1,9 @@
-"""Loops that are the same because one turn of them is, however many there are.
+"""Loops that are equal because one iteration of them is, whatever the number of iterations.
 
-What a loop carries stands for itself, whole. Each device is given its part of that, and what the
-devices have after one turn, put together, is held against what one device has then. Where both are
-the same for anything that may be carried, and both begin with the same, they are the same after any
-number of turns.
+A symbol stands for each whole carried value, and each device gets its part of it. The devices'
+results of one iteration, joined, are compared with those of one device. If both are equal for any
+carried values, and the initial values are equal, then so are the results after any number of
+iterations.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from .ways import WAYS, Way, same
 LOOPS = ("loop", "while")
 
 FINITE = (equal, equal_in_pieces)
-"""The ways that do not ask whether what is carried is finite: with masks it may not be."""
+"""The comparisons that do not assume finite carried values: with masks they may be infinite."""
 
 
 def same_in_turns(want: Value, got: Value, left: Left) -> bool:
-    """Whether two results are the same where one turn of their loops is."""
+    """Return whether two results are equal, given that one iteration of their loops is."""
     if not (want.plain and got.plain):
         return False
     masks = any(one.op == "literal" for v in (want, got) for one in below(v.term))
@@ -34,14 +34,14 @@ def same_in_turns(want: Value, got: Value, left: Left) -> bool:
 
 
 class Turns:
-    """Pairs of terms that were held against each other, each once."""
+    """Results of comparing pairs of terms, cached."""
 
     def __init__(self, ways: Sequence[Way], left: Left) -> None:
         self.ways, self.left = ways, left
         self.known: dict[tuple[Scaled, Scaled], bool] = {}
 
     def alike(self, a: Scaled, b: Scaled) -> bool:
-        """Whether two terms are the same, loops by their turns."""
+        """Return whether two terms are equal, comparing loops by one iteration."""
         if a == b:
             return True
         if (a, b) not in self.known:
@@ -60,5 +60,5 @@ class Turns:
 
 
 def _loops(t: Term) -> set[Term]:
-    """The loops that a term is made of."""
+    """Return the loops in a term."""
     return {one for one in below(t) if one.op in LOOPS}

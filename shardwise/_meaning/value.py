@@ -1,17 +1,18 @@
-"""Values: a term of the whole, and how each device's part lies in it.
+"""Values: a term of the whole, and how each device's part relates to it.
 
-What one device holds is read off the whole term by three things:
+Three attributes give what one device has:
 
-    dims      for each dimension, the mesh axes it is cut along. A dimension is a row of segments,
+    dims      for each dimension, the mesh axes it is cut along. A dimension is a list of segments,
               each `(size of the whole, axes)`: a batch of 8 by a sequence of 64 cut over `s`,
               flattened, is `((8, ()), (64, (s,)))`
     hidden    axes over which devices differ without any dimension being cut: `axis_index` is the
-              whole `0, 1, ..., n-1`, of which each device sees one element. The term has a leading
-              dimension for each
-    owed      axes over which the devices' values have still to be combined to give the term
+              whole `0, 1, ..., n-1`, of which each device has one element. The term has a
+              leading dimension for each
+    owed      axes over which the devices' values, their *shares*, have yet to be combined to
+              give the term
 
-One local array has many readings (a replicated vector is a cut one that repeats itself; a hidden
-axis can be placed in any dimension). All are true; `read_as` goes from one to another.
+One local array has many such *readings*: a replicated vector is also a cut one that repeats itself,
+and a hidden axis can be placed in any dimension. All are true; `read_as` converts between them.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ NOTHING: Owed = frozenset()
 
 
 class Unknown(Exception):
-    """No rule says what a value is. `debt` marks a mistake rather than a gap in the rules.
+    """No rule gives the meaning of a value; a `debt` marks a mistake, not a gap in the rules.
 
     `debtor` is the value that is a share, where it is not the first one of the operation.
     """
@@ -47,7 +48,7 @@ class Unknown(Exception):
 
 
 def tidy_dim(segments: Iterable[Segment]) -> Dim:
-    """Segments in normal form: what lies in one piece is one segment."""
+    """Return segments in normal form: those that can be merged are one."""
     out: list[Segment] = []
     for size, axes in segments:
         axes = tuple(axis for axis in axes if axis.size > 1)
@@ -63,17 +64,17 @@ def tidy_dim(segments: Iterable[Segment]) -> Dim:
 
 
 def uncut(size: int) -> Dim:
-    """A dimension that every device has whole."""
+    """Return a dimension of this size that is not cut."""
     return tidy_dim([(size, ())])
 
 
 def whole_size(dim: Dim) -> int:
-    """The size of a dimension of the whole."""
+    """Return the size of a dimension of the whole."""
     return math.prod(size for size, _ in dim)
 
 
 def local_size(dim: Dim) -> int:
-    """The size of a device's part."""
+    """Return the size of a device's part of a dimension."""
     return math.prod(_part(segment) for segment in dim)
 
 
@@ -82,13 +83,13 @@ def _part(segment: Segment) -> int:
 
 
 def axes_in(dims: Iterable[Dim]) -> frozenset[Axis]:
-    """The axes that some dimension is cut along."""
+    """Return the axes that any dimension is cut along."""
     return frozenset(axis for dim in dims for _, axes in dim for axis in axes)
 
 
 @dataclasses.dataclass(frozen=True)
 class Value:
-    """What a value is of the whole."""
+    """The meaning of a value: its relation to the whole."""
 
     coef: Coef
     term: Term
@@ -96,11 +97,11 @@ class Value:
     hidden: tuple[Axis, ...] = ()
     owed: Owed = NOTHING
     born: Any = dataclasses.field(default=None, compare=False, repr=False)
-    """The operation since which something is owed."""
+    """The operation since which it is owed."""
 
     @property
     def scaled(self) -> Scaled:
-        """Coefficient and term."""
+        """The coefficient and the term."""
         return self.coef, self.term
 
     @functools.cached_property
@@ -115,12 +116,12 @@ class Value:
 
     @functools.cached_property
     def axes(self) -> frozenset[Axis]:
-        """The axes over which devices hold different parts."""
+        """The axes over which devices have different parts."""
         return axes_in(self.dims) | frozenset(self.hidden)
 
     @functools.cached_property
     def debts(self) -> frozenset[Axis]:
-        """The axes over which something is owed."""
+        """The axes over which it is owed."""
         return frozenset(axis for axis, _ in self.owed)
 
     @property
@@ -130,31 +131,31 @@ class Value:
 
     @property
     def zero(self) -> bool:
-        """Whether every device has zeros. What is owed may add up to zero and not be it."""
+        """Whether every device has zeros; shares may add up to zero without being zero."""
         return not self.coef and not self.owed
 
     def having(self, scaled: Scaled, **changes: Any) -> Value:
-        """With another coefficient and term."""
+        """Return the value with another coefficient and term."""
         return dataclasses.replace(self, coef=scaled[0], term=scaled[1], **changes)
 
 
 def whole(scaled: Scaled) -> Value:
-    """A value that every device has whole. Without elements, all values of a shape are one."""
+    """Return a value that every device has whole; without elements, it is always zero."""
     if 0 in scaled[1].shape:
         scaled = T.zero(scaled[1].shape)
     return Value(*scaled, tuple(uncut(size) for size in scaled[1].shape))
 
 
 def hidden_sizes(axes: Iterable[Axis]) -> Shape:
-    """The leading dimensions for hidden axes."""
+    """Return the sizes of the leading dimensions for hidden axes."""
     return tuple(axis.size for axis in axes)
 
 
-# --- from one reading to another
+# --- conversion between readings
 
 
 def hide(v: Value, axis: Axis) -> Value:
-    """Read an axis as hidden: the cut becomes a leading dimension of the term, or it is spread."""
+    """Read an axis as hidden: its cut, or a broadcast, becomes a leading dimension of the term."""
     if axis in v.hidden:
         return v
     if axis in v.debts:
@@ -183,7 +184,7 @@ def hide(v: Value, axis: Axis) -> Value:
 
 
 def _pieces(dim: Dim, axis: Axis) -> tuple[list[int], int]:
-    """The sizes a dimension falls into, and which of them is the axis."""
+    """Return the sizes a dimension is divided into, and the index of the axis among them."""
     pieces, spot = [], -1
     for segment in dim:
         for one in segment[1]:
@@ -195,7 +196,7 @@ def _pieces(dim: Dim, axis: Axis) -> tuple[list[int], int]:
 
 
 def read_as(v: Value, dims: Dims) -> Value:
-    """Read a value as cut in another way. Hidden axes that `dims` does not name stay hidden."""
+    """Read a value as cut by `dims`; hidden axes that `dims` does not contain stay hidden."""
     if v.dims == dims:
         return v
     if v.local != tuple(map(local_size, dims)):
@@ -227,14 +228,14 @@ def read_as(v: Value, dims: Dims) -> Value:
 
 
 def with_hidden(v: Value, axes: Sequence[Axis]) -> Value:
-    """With a leading dimension for each of these axes."""
+    """Read a value with all of these axes hidden."""
     for axis in axes:
         v = hide(v, axis)
     return v
 
 
 def owing(v: Value, axis: Axis) -> Value:
-    """Read a value as a share of a sum over an axis: the sum of what all devices hold is owed."""
+    """Read a value as owed over an axis: the term becomes the sum over the axis."""
     if (axis, "sum") in v.owed:
         return v
     if axis in v.debts:
@@ -253,12 +254,12 @@ def owing(v: Value, axis: Axis) -> Value:
 
 
 def cut_by(placement: Placement, shape: Shape) -> Dims:
-    """The cut that a spec says."""
+    """Return the cut that a spec describes."""
     return tuple(tidy_dim([(size, axes)]) for size, axes in zip(shape, placement, strict=True))
 
 
 def narrowed(v: Value, d: int) -> Value:
-    """Without the cut along a dimension in which nothing changes: every device has the same."""
+    """Remove the cut along a dimension that is uniform: every device has the same."""
     at = d + len(v.hidden)
     if at not in T.uniform_dims(v.term) or not axes_in([v.dims[d]]):
         return v

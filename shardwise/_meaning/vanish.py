@@ -1,4 +1,4 @@
-"""Which arguments have to be zero for a term to be: what data hides of it."""
+"""Which zero arguments make a term zero, so that such data hides mistakes in it."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from .compare import MIXES, below
 from .term import LINEAR, Term
 
 ALL = {"sum", "concatenate", "scatter_add", "add_rows"}
-"""What is zero only where all of its operands are."""
+"""Operations that are zero only if all of their operands are."""
 
 
 def vanishing(
     t: Term, is_zero: Callable[[int], bool], known: dict[Term, tuple[int, ...]]
 ) -> tuple[int, ...]:
-    """Return the arguments that make a term zero, by number, if those that `is_zero` says do.
+    """Return the arguments, by index, that make a term zero if those that `is_zero` selects are.
 
-    `known` has what was found for terms before. Terms share what they are made of: each is looked
-    at once, after its operands, which have lower numbers.
+    `known` caches answers for terms. Subterms are shared, so each is visited once, after its
+    operands, which have lower numbers.
     """
     for one in sorted(below(t, {*known}), key=lambda term: term.number):
         known[one] = _vanishing(one, is_zero, known)

@@ -1,9 +1,10 @@
-"""The walk over a program: every value gets its meaning, in program order.
+"""The walk over a program, which gives every value its meaning, in program order.
 
-One walk goes over the program on the mesh of ones, or over a plain reference; the walk over the
-program on the mesh follows it. Where a local operation has several true readings, the one that the
-first walk has seen is taken. What no rule covers is kept as what it is, *this device's* result of
-an operation, so that it never equals anything by accident.
+The first walk goes over the reference: the program on a mesh with axes of size 1, or a plain
+function. The second goes over the program on the real mesh. Where a local operation has several
+true readings, the second walk takes the one whose term the first has seen. The result of an
+operation that no rule covers is *this device's* result of it, a term that equals no other, so that
+nothing is equal by accident.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ class Walk(Notes):
         return other
 
     def run(self, body: Body, ins: Sequence[Value]) -> list[Value]:
-        """The meanings of a body's results."""
+        """Return the meanings of a body's results."""
         env: dict[Any, Value] = dict(zip(body.ins, ins, strict=True))
         for op in self.in_order(body):
             self.count += 1
@@ -73,16 +74,16 @@ class Walk(Notes):
         return [self.read(env, atom) for atom in body.outs]
 
     def in_order(self, body: Body) -> Iterator[Op]:
-        """The operations, in the form in which the rules know them."""
+        """Yield the operations in the form that the rules expect."""
         for op in body.ops:
             yield from by_rows(op, self.makers)
 
     def read(self, env: dict[Any, Value], atom: Atom) -> Value:
-        """The meaning of an operand."""
+        """Return the meaning of an operand."""
         return whole(literal(atom.value)) if isinstance(atom, Lit) else env[atom]
 
     def remember(self, op: Op, ins: list[Value], outs: list[Value]) -> None:
-        """Keep the terms, and where the first one came from that the reference does not have."""
+        """Record the terms, and each operation that makes one unlike any in the reference."""
         for out in outs:
             if self.reference is None and not out.shape:
                 self.coefs.setdefault(T.core(out.term), set()).add(out.coef)
@@ -96,13 +97,13 @@ class Walk(Notes):
                     self.note("owes", op, axis, out)
 
     def apply(self, op: Op, ins: list[Value]) -> list[Value]:
-        """The meanings of an operation's results; of those without elements there is but one."""
+        """Return the meanings of an operation's results; results without elements are zero."""
         if any(0 in var.shape for var in op.outs):
             return self.empty(op, ins)
         return self.followed(op, ins)
 
     def empty(self, op: Op, ins: list[Value]) -> list[Value]:
-        """The same where some results have no elements."""
+        """Return the meanings of results of which some have no elements."""
         if all(0 in var.shape for var in op.outs):
             return [whole(T.zero(tuple(var.shape))) for var in op.outs]
         return [
@@ -111,7 +112,7 @@ class Walk(Notes):
         ]
 
     def followed(self, op: Op, ins: list[Value]) -> list[Value]:
-        """The meanings that the rules give; what none covers is kept as what it is."""
+        """Return the meanings by the rules; without one, use `apart` or `opaque`."""
         try:
             outs = self.rule(op, ins)
         except Unknown as unknown:
@@ -148,7 +149,7 @@ class Walk(Notes):
         raise Unknown(f"there is no rule for {type(op).__name__}")
 
     def apart(self, op: Leaf, ins: list[Value]) -> list[Value]:
-        """What each device computes by itself, of its own parts: the same function, once each."""
+        """Return the results as an unknown function of each device's own operands."""
         axes = sorted({axis for v in ins for axis in v.axes})
         ins = [with_hidden(v, axes) for v in ins]
         lead = hidden_sizes(axes)
@@ -165,16 +166,16 @@ class Walk(Notes):
         ]
 
     def opaque(self, op: Op, ins: list[Value], unknown: Unknown) -> list[Value]:
-        """Results of which nothing is known but that they are this operation's."""
+        """Return new symbols for the results, and record a `Mistake`."""
         found = []
         debtor = unknown.debtor or next((v for v in ins if v.owed), None)
         born = debtor.born if debtor else None
         owing = (a for a, v in zip(op.ins, ins, strict=False) if v is debtor)
         maker = next((self.makers.get(a) for a in owing if isinstance(a, Var)), None)
         sound = born is not None and id(born) in self.shares
-        if isinstance(op, Collective) and op.name in EXCHANGES:  # nothing is lost of the parts
+        if isinstance(op, Collective) and op.name in EXCHANGES:  # the parts are only moved
             sound = False
-        if isinstance(op, Join):  # no device has seen another's part: its own is not the whole
+        if isinstance(op, Join):  # without exchange, a part is not the whole
             sound = sound or not self.passed_on & unknown.debt
         for var in op.outs:
             axes = tuple(sorted(axis for axis in var.axes if axis.size > 1))
@@ -198,14 +199,14 @@ class Walk(Notes):
 
 
 def index_along(axis: Axis) -> Value:
-    """A device's coordinate: the whole is 0 to n-1, and each device sees one of them."""
+    """Return a device's coordinate: one element of the whole `0, ..., n-1`."""
     if axis.size == 1:
         return whole(T.zero(()))
     return Value(*T.iota((axis.size,), 0), (), (axis,))
 
 
 def literal(value: Any) -> Scaled:
-    """A constant of the program; random keys by the numbers they are made of."""
+    """Return a constant of the program; random keys by their key data."""
     if jnp.issubdtype(getattr(value, "dtype", np.float32), jax.dtypes.prng_key):
         coef, made = T.constant(np.asarray(jax.random.key_data(value)))
         return 1, T.make("key", (coef, str(value.dtype)), ((1, made),), value.shape)

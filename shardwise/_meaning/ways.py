@@ -1,4 +1,4 @@
-"""Whether two results are the same, in one of several ways, each with an end to its work."""
+"""Comparison of two results in several ways, each with limited work."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from .value import Value
 Way = Callable[[Value, Value], bool]
 
 WAYS: tuple[Way, ...] = (equal, equal_merged, equal_in_pieces, equal_in_blocks)
-"""The ways in which two results are seen to be the same, the quickest first."""
+"""The comparisons, the fastest first."""
 
 WORK = 1 << 18
-"""So many operands are handled in one of the ways before two results are too long to take apart."""
+"""The work allowed for one comparison of two results, in operands handled."""
 
 
 ALL = 1 << 19
-"""And so many for all results on one mesh together."""
+"""The work allowed for all results on one mesh together."""
 
 
 def same(want: Value, got: Value, left: T.Left, ways: Sequence[Way] = WAYS) -> bool | None:
-    """Whether two results are the same; None where they are too long for what is `left`."""
+    """Return whether two results are equal, or None if too long for what is `left`."""
     found: bool | None = False
     for way in ways:
         try:

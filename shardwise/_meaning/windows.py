@@ -2,8 +2,8 @@
 
 A window that slides over a split dimension reads elements of other devices, unless the windows are
 aligned with the parts: no window is wider than its stride, nothing is padded, and the stride
-divides each part. Then every device has its own windows whole, and the result is split alike. So
-are a convolution by a kernel of size 1, patches of an image, and pooling.
+divides each part. Then every device has its own windows whole, and the result is split alike.
+Examples are a convolution with a kernel of size 1, patches of an image, and pooling.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ class Window:
     stride: int = 1
     padding: tuple[int, int] = (0, 0)
     spread: int = 1
-    """The dilation of the array: elements stand so far apart."""
+    """The dilation of the array: the distance between its elements."""
     reach: int = 1
     """The dilation of the window."""
 
     def over(self, dim: Dim) -> Dim | None:
-        """The split of the result, or None if windows read elements of several devices."""
+        """Return the split of the result, or None if windows read elements of several devices."""
         if len(dim) != 1 or self.padding != (0, 0) or self.spread != 1 or self.size < 1:
             return None
         ((size, axes),) = dim
@@ -57,12 +57,12 @@ class Window:
 
 
 def _aligned(v: Value, along: dict[int, Window]) -> Value:
-    """The operand with each of these dimensions whole, unless its windows are aligned."""
+    """Return the operand with these dimensions unsplit, unless its windows are aligned."""
     return whole_along(v, [d for d, window in along.items() if window.over(v.dims[d]) is None])
 
 
 def _after(v: Value, along: dict[int, Window], sizes: Sequence[int]) -> list[Dim]:
-    """These dimensions of an aligned operand after the windows; `sizes` are those on a device."""
+    """Return these dimensions after the windows; `sizes` are the local ones."""
     found = []
     for (d, window), size in zip(along.items(), sizes, strict=True):
         dim = window.over(v.dims[d]) if axes_in([v.dims[d]]) else uncut(size)
@@ -74,9 +74,9 @@ def _after(v: Value, along: dict[int, Window], sizes: Sequence[int]) -> list[Dim
 
 @rule("conv_general_dilated", needs=RING)
 def convolutions(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
-    """Examples, output features, groups and aligned windows may be split; input features alike owe.
+    """Convolve; aligned dimensions may be split, and input features split alike leave a sum owed.
 
-    A sum is owed where the input features of both operands are split.
+    Aligned are examples, output features, groups, and windows that stay within a device's part.
     """
     x, k = ins
     p = op.params
@@ -126,11 +126,11 @@ def convolutions(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
 
 
 DEVICE = ("lhs_shape", "rhs_shape", "preferred_element_type", "precision")
-"""Parameters that say how a device computes, not what."""
+"""Parameters that affect how a device computes, not what."""
 
 
 def _groups(p: dict, x: Dim, out: Dim, inner: Dim) -> int | None:
-    """How many groups of features the whole convolution has; None if groups cross devices.
+    """Return the number of groups of features in the whole; None if groups cross devices.
 
     Devices that split the features of both operands alike have whole groups of them.
     """
@@ -138,7 +138,7 @@ def _groups(p: dict, x: Dim, out: Dim, inner: Dim) -> int | None:
         return None
     local = p["feature_group_count"]
     if local == 1 and not axes_in([inner]) and len(x) == len(out) == 1 and x[0][1] == out[0][1]:
-        # One group on each device, of the features that it has: the kernel says how many.
+        # Each device has one group: the kernel's input features determine how many there are.
         count = math.prod(axis.size for axis in x[0][1])
         if count > 1 and whole_size(x) == count * whole_size(inner):
             return count
@@ -152,7 +152,7 @@ def _groups(p: dict, x: Dim, out: Dim, inner: Dim) -> int | None:
 @rule("reduce_window_sum", needs=RING)
 @rule("reduce_window_max", "reduce_window_min", "reduce_window", needs=ANY)
 def windows(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
-    """Windows slide along dimensions that each device has whole, or are aligned with the parts."""
+    """Slide windows along dimensions that every device has whole, or aligned with the parts."""
     v, *rest = ins
     if op.name != "reduce_window_sum":
         refuse_debts(op.name, ins)

@@ -1,4 +1,4 @@
-"""The meaning of a value in words: what each device holds of the whole."""
+"""Descriptions of the part of the whole that a device has, for messages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ KINDS = {"sum": "a sum", "max": "a maximum", "min": "a minimum"}
 
 
 def holding(v: Value, names: Names) -> str:
-    """What a device holds: `its rows of x along data`, `a share of a sum over model`."""
+    """Return a description such as `its rows of x along data`, `a share of a sum over model`."""
     if v.zero:
         return "zeros"
     name = _name(v, names)
@@ -42,7 +42,7 @@ def _name(v: Value, names: Names) -> str:
 
 
 def _part(v: Value, of: str = "") -> str:
-    """The part of the whole, by the dimensions that are cut."""
+    """Return the phrase for the dimensions that are cut."""
     places = [d for d, dim in enumerate(v.dims) if axes_in([dim])]
     if not places:
         return ""

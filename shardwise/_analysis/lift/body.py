@@ -1,19 +1,19 @@
-"""A program in an arithmetic in which rounding does not matter.
+"""Rewriting of programs to float64, in which rounding does not matter.
 
-Two correct programs that add up in another order differ by rounding and by nothing else: in
-bfloat16 by as much as a mistake does. So every floating-point value is evaluated in float64, and
-every complex one in complex128, whatever dtype the program declares; they then agree to ten digits
-or more. It is a pass over the list of operations:
+Two correct programs that sum in different orders differ only by rounding, but in bfloat16 by as
+much as a mistake does. So every floating-point value is evaluated in float64, and every complex one
+in complex128, whatever dtype the program declares; then they agree to ten digits or more. This is a
+pass over the list of operations:
 
     casts                 between floating-point dtypes become the identity
     dtypes in parameters  (`new_dtype`, `preferred_element_type`, `dtype`) are widened, and so are
                           the bodies of scatters and reductions
     ranges                stay those of the declared dtypes: what would be infinite in float16 is
                           infinite (`in_range`)
-    bits are bits         bit casts, `nextafter`, FFI and Pallas calls and what else does not take
-                          float64 run in their declared dtypes. What comes after them has the
-                          accuracy of those (`Lifted.eps`)
-    integers, keys        stay as they are: wrap-around is part of the program
+    bits                  bit casts, `nextafter`, FFI and Pallas calls and other operations that do
+                          not accept float64 run in their declared dtypes. Values computed from
+                          their results have the accuracy of those dtypes (`Lifted.eps`)
+    integers, keys        are unchanged: wrap-around is part of the program
 """
 
 from __future__ import annotations
@@ -38,15 +38,16 @@ from .widths import constant, eps_of, wide_dtype
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Lifted:
-    """A lifted program, and which of its values is which of the original."""
+    """A lifted program, and the map from original values to lifted ones."""
 
     body: Body
     wide: dict[Var, Var]
     accuracy: dict[Var, float]
     unbounded: dict[Var, Var]
-    """For values that may leave the range of their dtype, what they are without one.
+    """For values that may leave the range of their dtype, their values without that range.
 
-    Integers of 8 and 16 bits among them: what they are is computed only where it is asked for."""
+    Among them are integers of 8 and 16 bits, computed only where they are needed.
+    """
 
     def of(self, atom: Atom) -> Atom:
         """Return the lifted value for one of the original program."""
@@ -118,7 +119,7 @@ class _Lift:
         return self.ranged(op, new)
 
     def ranged(self, op: Op, new: Op) -> list[Op]:
-        """Let values that leave the range of their declared dtype be what they are there."""
+        """Apply the range of the declared dtype to values that may leave it."""
         rows: list[Op] = [new]
         if not isinstance(op, Leaf | Collective):
             return rows
@@ -138,7 +139,7 @@ class _Lift:
         return rows
 
     def follow(self, op: Op) -> None:
-        """Note what has the accuracy of a narrower dtype than float64."""
+        """Record the results that have the accuracy of a narrower dtype than float64."""
         inner = max((self.accuracy_in(body) for body in op.bodies), default=0.0)
         given = [self.accuracy.get(atom, 0.0) for atom in op.ins if isinstance(atom, Var)]
         own = declared_eps(op) if isinstance(op, Leaf) else 0.0
@@ -156,7 +157,7 @@ class _Lift:
 def declared_eps(op: Leaf) -> float:
     """Return the spacing of the dtype in which an operation rounds its operands; 0 if it does not.
 
-    Bits that are taken for numbers are not rounded: random numbers are the same on every mesh.
+    Bits that are reinterpreted as numbers are not rounded: random numbers are equal on every mesh.
     """
     if not runs_declared(op):
         return 0.0

@@ -1,4 +1,4 @@
-"""Single operations in float64: their parameters widened, or run in their declared dtypes."""
+"""Single operations in float64: with wider parameters, or run in their declared dtypes."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from ..._program import Atom, Leaf, Lit, Var, primitives
 from .widths import as_declared, is_wider, wide_dtype, widened
 
 DECLARED = primitives.names(lambda p: p.fixed_dtype and p.name != "reduce_precision")
-"""What depends on the bits of its operands, or is compiled for their dtypes."""
+"""Operations that depend on the bits of their operands, or are compiled for their dtypes."""
 
 _TAKE_ANY = {"pointwise", "moves", "makes", "reduces", "scans", "scatters", "contracts", "searches"}
 KNOWN = primitives.names(lambda p: (p.acts in _TAKE_ANY or p.identity) and not p.series)
-"""What is known to take float64; of the rest, JAX is asked."""
+"""Operations known to accept float64; others are traced by JAX to find out."""
 
 
 def lifted_leaf(op: Leaf, ins: list[Atom], outs: list[Var]) -> Leaf:
@@ -37,7 +37,7 @@ def lifted_leaf(op: Leaf, ins: list[Atom], outs: list[Var]) -> Leaf:
         run = _identity
         return dataclasses.replace(op, name="copy", ins=ins, outs=outs, run=run, params={})
     primitive, params = bound(op)
-    if primitive is None:  # what the list of operations has of its own, such as a barrier
+    if primitive is None:  # an operation that is no primitive, such as a barrier
         return dataclasses.replace(op, ins=ins, outs=outs)
     params = wide_params(op.name, params)
     run = _jax.applying(primitive, params, op.effect)
@@ -61,7 +61,7 @@ def wide_params(name: str, params: dict[str, Any]) -> dict[str, Any]:
         if key in primitives.DTYPE_PARAMS and value is not None and not isinstance(value, str):
             value = wide_dtype(value)
         elif key == "precision" and primitives.of(name).acts == "contracts":
-            value = None  # it may name the dtypes of the operands
+            value = None  # it may contain the dtypes of the operands
         elif _jax.is_jaxpr(value):
             value = _jax.retyped(value, wide_aval, wide_params, _body)
         wide[key] = value
@@ -85,7 +85,7 @@ def _takes_wide(op: Leaf) -> bool:
         with jax.enable_x64(True):
             run = functools.partial(_jax.bind, primitive, wide_params(op.name, params))
             outs = jax.eval_shape(run, *given)
-    except Exception:  # whatever JAX says of a dtype that it does not take
+    except Exception:  # JAX raises various errors for unsupported dtypes
         return False
     return [out.dtype for out in outs] == [wide_dtype(var.dtype) for var in op.outs]
 

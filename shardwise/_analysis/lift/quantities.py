@@ -1,10 +1,9 @@
-"""Integers that stand for rounded numbers, such as gradients that are sent as int8.
+"""Integers that represent rounded numbers, such as gradients that are sent as int8.
 
-To round to an integer is rounding as well: devices that round their shares of a sum, each for
-itself, give another sum than the one device that rounds it once. Where a program that rounds this
-way differs between meshes, it is lifted once more with `round`, `floor`, `ceil` and casts to
-integers as the identity. An integer that is used as one, as an index or in a comparison, is rounded
-there.
+Devices that each round their share of a sum to integers give another sum than one device that
+rounds once. Where a program that rounds this way differs between meshes, it is lifted again with
+`round`, `floor`, `ceil` and casts to integers as the identity. Where an integer is used as such, as
+an index or in a comparison, it is rounded there.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ KEEPS = primitives.names(
         or (p.acts in ("pointwise", "reduces") and (p.selects or p.linear in ("all", "each")))
     )
 ) | {"convert_element_type", "dot_general"}
-"""What may be done to such integers."""
+"""Operations that such integers may pass through."""
 
 
 def rounds(op: Op) -> bool:
@@ -39,7 +38,7 @@ def rounds(op: Op) -> bool:
 
 
 class Quantities:
-    """The integers of a program that stand for rounded numbers; loops are not looked into."""
+    """The integers of a program that represent rounded numbers, outside of loop bodies."""
 
     def __init__(self, body: Body):
         self.held: set[Var] = set()
@@ -53,11 +52,11 @@ class Quantities:
         )
 
     def concerns(self, op: Leaf) -> bool:
-        """Return whether an operation rounds, or is given such integers."""
+        """Return whether an operation rounds, or has such integers as operands."""
         return rounds(op) or any(atom in self.held for atom in op.ins)
 
     def lifted(self, op: Leaf, ins: list[Atom], outs: list[Var]) -> Leaf:
-        """Return an operation on wide values, and integers that are not rounded."""
+        """Return an operation on wide values and on integers that are not rounded."""
         if rounds(op):
             return dataclasses.replace(op, name="copy", ins=ins, outs=outs, run=_same, params={})
         if op.name == "convert_element_type" and any(var in self.held for var in op.outs):
@@ -73,7 +72,7 @@ class Quantities:
 
 
 def floated(run: Callable[..., list[Any]], *xs: Any) -> list[Any]:
-    """Apply an operation to integers as to numbers."""
+    """Apply an operation to integers converted to float64."""
     are_integers = [jnp.issubdtype(jnp.result_type(x), jnp.integer) for x in xs]
     rows = zip(xs, are_integers, strict=True)
     return run(*(lax.convert_element_type(x, jnp.float64) if n else x for x, n in rows))

@@ -1,4 +1,4 @@
-"""The ranges of declared dtypes: a value beyond one becomes what it is there."""
+"""The ranges of declared dtypes: a value beyond one becomes what the dtype has there."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .quantities import floated
 from .widths import FLOAT, wide_dtype
 
 FAR = 1e30
-"""Beyond which no few products or sums of ordinary numbers lead."""
+"""A number that a few products or sums of ordinary numbers do not exceed."""
 
 
 def may_leave(op: Leaf | Collective, dtype: Any, vast: bool) -> bool:
@@ -31,7 +31,7 @@ def may_leave(op: Leaf | Collective, dtype: Any, vast: bool) -> bool:
 
 @functools.lru_cache
 def in_range(dtype: Any) -> _jax.Equation | None:
-    """Return what makes of a float64 what it is in the range of `dtype`; None for float64."""
+    """Return an operation that maps float64 values to the range of `dtype`; None for float64."""
     if wide_dtype(dtype) != FLOAT or dtype == FLOAT:
         return None
     limit, beyond = _end(dtype)
@@ -40,10 +40,10 @@ def in_range(dtype: Any) -> _jax.Equation | None:
 
 @functools.lru_cache
 def _end(dtype: Any) -> tuple[float, float]:
-    """Return from which number on there is no number of a dtype, and what is there instead."""
+    """Return the limit beyond which a dtype has no values, and the value it has there instead."""
     info = jnp.finfo(dtype)
     largest = float(info.max)
-    # Up to half a unit beyond the largest is rounded to it.
+    # Numbers up to half a unit beyond the largest round to it.
     limit = largest + 2.0 ** (math.frexp(largest)[1] - 2 - info.nmant)
     with np.errstate(all="ignore"):
         beyond = float(np.asarray(largest * 4, FLOAT).astype(dtype).astype(FLOAT))
@@ -51,12 +51,12 @@ def _end(dtype: Any) -> tuple[float, float]:
 
 
 def sums_one_by_one(op: Collective) -> bool:
-    """Return whether a sum over devices may leave its range on the way, and come back."""
+    """Return whether a sum over devices may leave its range in between and return to it."""
     return op.name == "psum" and _collectives.one_by_one(op.name, op.outs[0].dtype)
 
 
 def one_by_one(op: Collective, ins: list[Atom], outs: list[Var]) -> tuple[Collective, Leaf]:
-    """Return a sum over devices as gathering and adding up, one after the other, in float16."""
+    """Return a sum over devices as an `all_gather` and a sequential sum in float16."""
     count = len(op.groups[0]) if op.groups else math.prod(axis.size for axis in op.axes)
     gathered = Var((count, *outs[0].shape), outs[0].dtype)
     gathered.axes = outs[0].axes
@@ -79,11 +79,11 @@ def _added_up(x: Any) -> list[Any]:
 
 
 NARROW = 2
-"""Up to how many bytes of an integer dtype it is looked at whether values wrap around."""
+"""The largest size in bytes of integer dtypes that are checked for wrapping around."""
 
 
 def may_wrap(op: Op) -> bool:
-    """Return whether an operation gives integers of 8 or 16 bits that may wrap around."""
+    """Return whether an operation returns integers of 8 or 16 bits that may wrap around."""
     if not isinstance(op, Leaf | Collective) or not of(op.name).growth or len(op.outs) != 1:
         return False
     dtype = op.outs[0].dtype
@@ -91,7 +91,7 @@ def may_wrap(op: Op) -> bool:
 
 
 def without_wrapping(op: Leaf | Collective, ins: list[Atom]) -> list[Op]:
-    """Return what gives the result of such an operation in float64, where it has no end."""
+    """Return operations that compute the result in float64, without wrapping around."""
     (out,) = op.outs
     made = _like(out)
     if isinstance(op, Collective):

@@ -14,7 +14,7 @@ from ... import _jax
 FLOAT, COMPLEX = np.dtype(np.float64), np.dtype(np.complex128)
 
 SIMPLEST = 1024
-"""The largest denominator of a constant that is taken for a rounded fraction."""
+"""The largest denominator of a fraction that a constant is assumed to be."""
 
 
 def wide_dtype(dtype: Any) -> Any:
@@ -35,7 +35,7 @@ def eps_of(dtype: Any) -> float:
 
 
 def widened(x: Any, dtype: Any) -> Any:
-    """Return a value of the declared `dtype` in its wide one; keys as they are."""
+    """Return a value of the declared `dtype` in its wide one; keys are unchanged."""
     if jnp.issubdtype(dtype, jax.dtypes.extended) or dtype == jax.dtypes.float0:
         return x
     if _jax.is_traced(x):
@@ -44,7 +44,7 @@ def widened(x: Any, dtype: Any) -> Any:
 
 
 def as_declared(x: Any, dtype: Any) -> Any:
-    """Round a wide value to its declared dtype, where one is evaluated in another."""
+    """Round a wide value to its declared dtype, if that is narrower."""
     return jax.lax.convert_element_type(x, dtype) if is_wider(dtype) else x
 
 
@@ -52,7 +52,7 @@ def constant(value: Any) -> Any:
     """Return a constant of a program in its wide dtype.
 
     A number such as `1 / 3` is rounded when the program is traced. On a mesh of another size it is
-    another number, rounded differently: in bfloat16 by up to 0.4 %. So a scalar is taken for the
+    another number, rounded differently: in bfloat16 by up to 0.4 %. So a scalar is replaced by the
     simplest fraction that rounds to it.
     """
     dtype = getattr(value, "dtype", None)

@@ -1,4 +1,4 @@
-"""`prove`: is a program right on a mesh, for all inputs, from its shapes alone."""
+"""`prove`: whether a program is correct on a mesh for all inputs, from its shapes alone."""
 
 from .proof import Proof as Proof
 from .proof import Result as Result

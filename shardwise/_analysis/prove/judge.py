@@ -1,8 +1,8 @@
-"""What is said of each result: from its meaning, and from numbers where there are any.
+"""The verdict on each result: from its meaning, and from numbers if the program was run.
 
-A result whose meaning is that of the reference is proved. Meaning refutes by itself where it says
-that the result is another multiple, or a share. Everything else is refuted only by numbers of the
-very program on the very mesh; the cause is then that which meaning has, or else the one that
+A result whose meaning equals the reference's is proved. Meaning alone refutes a result that is
+another multiple of what it should be, or a share. All else is refuted only by numbers of the same
+program on the same mesh; the cause is then the one that the meaning gives, or else the one that
 `check` finds.
 """
 
@@ -33,25 +33,25 @@ from .reading import ReadProgram, Row
 
 
 def decided(row: Row) -> bool:
-    """Whether its meaning alone proves or refutes a result."""
+    """Return whether the meaning alone proves or refutes a result."""
     return not row.waits and all(
         (gap.kind == "times" and gap.sure) or _lacks(gap, row.passed_on) for gap in row.gaps
     )
 
 
 def _lacks(gap: Gap, passed_on: frozenset[Axis]) -> bool:
-    """Whether a share is returned that cannot be the whole: no device has seen another's part."""
+    """Return whether a returned share cannot be the whole: no device received another's."""
     mistake = gap.mistake
     return mistake is not None and mistake.returned and not passed_on & {*mistake.axes}
 
 
 def _used_as_whole(gap: Gap) -> bool:
-    """Whether each device's own share of what one device has is used as if it were the whole."""
+    """Return whether a share of a value of the reference is used as if it were the whole."""
     return gap.mistake is not None and gap.mistake.sound
 
 
 def status_of(row: Row, numbers: Numbers) -> str:
-    """Whether a result is proved, refuted or unknown."""
+    """Return whether a result is proved, refuted or unknown."""
     mesh = words(row.mesh)
     if numbers.refutes(mesh, row.path):
         return REFUTED if row.gaps or mesh in numbers.stuck_on else UNKNOWN
@@ -69,7 +69,7 @@ def judged(
     numbers: Numbers,
     reference: Any,
 ) -> Proof:
-    """The proof of a program from all its results."""
+    """Return the proof of a program from all its results."""
     results = []
     meant: list[Finding] = []
     seen: dict[Finding, None] = {}
@@ -116,19 +116,19 @@ def judged(
 
 
 def _cause(gap: Gap, row: Row, rows: Sequence[Row]) -> Finding:
-    """Where a result parts from the reference, with what is known of it on the other meshes."""
+    """Return the finding for a gap, using the gaps of the same result on the other meshes."""
     known = [(dict(one.mesh.shape), one.gaps) for one in rows if one.path == row.path]
     axes = tuple(axes_of(row.mesh).values())
     return cause(gap, row.path, axes, words(row.mesh), ratios(gap, known))
 
 
 def _is_cause(found: Sequence[Finding]) -> bool:
-    """Whether meaning says what is wrong, and not only that it could not follow."""
+    """Return whether the meaning gives a cause, and not only that it could not be followed."""
     return bool(found) and found[0].code != NotFollowed.code
 
 
 def _untold(meant: Sequence[Finding], seen: dict[Finding, None]) -> list[Finding]:
-    """What could not be followed needs no word where the same result is refuted."""
+    """Drop findings that are not certain for results that are refuted by another finding."""
     told = {leaf for one in seen for leaf in (one.leaf, *one.likewise)}
     told |= {one.leaf for one in meant if one.certain}
     return [one for one in meant if one.certain or one.leaf not in told]
@@ -141,7 +141,7 @@ def _reason(row: Row, causes: Sequence[Finding]) -> str:
 
 
 def _waiting(programs: Sequence[ReadProgram], numbers: Numbers) -> list[Finding]:
-    """Where devices may wait forever, unless they were seen to."""
+    """Return findings for possible deadlocks, unless one was observed in a run."""
     if numbers.stuck_on:
         return []
     rows = [(program.mesh, site) for program in programs for site in program.sites]

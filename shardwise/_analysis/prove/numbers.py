@@ -1,7 +1,7 @@
-"""What numbers say of a program that is not proved.
+"""Runs of programs that are not proved, to find counter-examples.
 
-It is run as it is where it is small enough, and with smaller arguments where they are too large.
-Nothing is run that would take more memory or work than a limit, which is found by tracing alone.
+A program is run unchanged if it is small enough, else with smaller arguments. Nothing is run that
+would need more memory or work than a limit; this is found by tracing alone.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ..faults import Deadlock, Finding
 from .witness import affordable, differing, elements
 
 MANY = 1 << 21
-"""Programs whose arguments have more elements than this are cut down before they are run."""
+"""Programs whose arguments have more elements than this are run with smaller ones."""
 
 FEW = 64
 """Meshes of more devices than this are not run."""
@@ -32,33 +32,33 @@ FEW = 64
 
 @dataclasses.dataclass(frozen=True)
 class Numbers:
-    """The outcome of a run: which results are wrong on which mesh, why, and a sentence."""
+    """The outcome of a run: the wrong results on each mesh, their causes, and a sentence."""
 
     run: bool = False
     exact: bool = False
-    """Whether it was run as it is asked about: on these meshes, at these sizes."""
+    """Whether the run used one of the meshes, and the sizes, that the proof is about."""
     wrong: frozenset[tuple[str, str]] = frozenset()
-    """Pairs of a mesh and a result."""
+    """Pairs of a mesh and the path of a result."""
     stuck_on: frozenset[str] = frozenset()
     """The meshes on which devices wait for each other forever."""
     findings: tuple[Finding, ...] = ()
-    """What `check` says is certain."""
+    """The findings of `check` that are certain."""
     words: str = ""
 
     def refutes(self, mesh: str, path: str) -> bool:
-        """Whether these numbers are a counter-example to a result on a mesh."""
+        """Return whether this run is a counter-example to a result on a mesh."""
         return self.exact and (mesh in self.stuck_on or (mesh, path) in self.wrong)
 
     def shows(self, path: str) -> bool:
-        """Whether a result differs with smaller sizes."""
+        """Return whether a result differs with smaller sizes."""
         return self.run and not self.exact and any(path == own for _, own in self.wrong)
 
     def agree_on(self, path: str) -> bool:
-        """Whether a result was run and is right wherever it was."""
+        """Return whether a result was run and was correct on all meshes that were run."""
         return self.run and all(path != own for _, own in self.wrong)
 
     def cause_of(self, mesh: str, path: str) -> Finding | None:
-        """Why a result is wrong, as `check` says it."""
+        """Return the finding of `check` that explains a wrong result."""
         if mesh in self.stuck_on:
             return next((one for one in self.findings if one.code == Deadlock.code), None)
         own = (one for one in self.findings if path in (one.leaf, *one.likewise))
@@ -75,7 +75,7 @@ def try_numbers(
 ) -> Numbers:
     """Run the program on small meshes, at its own sizes or at smaller ones.
 
-    `decided`: the meaning refutes it by itself, so that it is only run as it is.
+    `decided`: the meaning proves or refutes every result by itself, so no smaller sizes are tried.
     """
     small = _small_meshes(meshes)
     large = elements(args) > MANY
@@ -89,7 +89,7 @@ def try_numbers(
             return Numbers()
         examined = examine(f, args, small, reference, options)
     except (ShardwiseError, TypeError, ValueError, AssertionError, RuntimeError, MemoryError):
-        return Numbers()  # a result that is not proved is unknown, whatever it gives
+        return Numbers()  # without a run, the result remains unknown
     return _told(examined, small, exact=small[0] in meshes)
 
 
@@ -100,7 +100,7 @@ def _smaller(
     reference: Any,
     options: tuple[Any, Any],
 ) -> Numbers:
-    """The same with smaller arguments, which are another program's."""
+    """Run the program with smaller arguments, which makes it another program."""
     in_specs, static = options
     if static != Static():
         return Numbers()
@@ -115,10 +115,10 @@ def _smaller(
 
 
 def _small_meshes(meshes: Sequence[AbstractMesh]) -> list[AbstractMesh]:
-    """The smallest and the largest mesh that can be run; two along each axis if none can.
+    """Return the smallest and largest mesh that can be run; two devices along each axis if none.
 
-    What is wrong on many devices may be right on two, and on many there may be a single element on
-    each, so that nothing shows.
+    A mistake on many devices may not show on two; and on many devices each may have a single
+    element, so that nothing shows.
     """
     sized = sorted(dict.fromkeys(meshes), key=_devices)
     few = [mesh for mesh in sized if _devices(mesh) <= FEW]
@@ -135,7 +135,7 @@ def _devices(mesh: AbstractMesh) -> int:
 def _told(examined: Examined, meshes: Sequence[AbstractMesh], exact: bool) -> Numbers:
     verdict = examined.verdict
     run = [words(mesh) for mesh in meshes]
-    # What is silenced is not to be told twice, but it is so.
+    # Silenced findings are not reported, but they do count.
     seen = [found for found in (*verdict.findings, *verdict.silenced) if found.certain]
     if not seen:
         return Numbers(True, exact, words=f"{_where(run)}, every result is right.")
@@ -151,7 +151,7 @@ def _where(meshes: Sequence[str]) -> str:
 
 
 def _example(examined: Examined) -> tuple[set[str], str]:
-    """The element that is furthest off, as it is and as it is on one device; and where it is so."""
+    """Return the meshes of an example, and a sentence on its element with the largest error."""
     for one in examined.wrong:
         if not one.structure and one.same_type and one.got.size:
             got, want = one.got, one.want.value

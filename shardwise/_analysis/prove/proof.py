@@ -1,4 +1,4 @@
-"""What a proof says: data first; text for people and HTML for notebooks are made from it."""
+"""The result of `prove`: data first; text and HTML are derived from it."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ COLORS = {PROVED: "#1a7f37", REFUTED: "#cf222e", UNKNOWN: "#9a6700"}
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """What is known of one result on one mesh."""
+    """The status of one result on one mesh."""
 
     path: str
-    """Which one: `result['params']['kernel']`."""
+    """The path of the result: `result['params']['kernel']`."""
     mesh: str
     status: str
     """`"proved"`, `"refuted"` or `"unknown"`."""
     reason: str = ""
-    """Why not, as a sentence."""
+    """The reason why it is not proved, as a sentence."""
 
     def to_dict(self) -> dict[str, Any]:
-        """The result as plain data."""
+        """Return the result as plain data."""
         return dataclasses.asdict(self)
 
 
 @public_methods("proof")
 @dataclasses.dataclass(frozen=True)
 class Proof:
-    """The outcome of `prove`. True where every result is proved on every mesh."""
+    """The outcome of `prove`. True if every result is proved on every mesh."""
 
     status: str
     """`"proved"`, `"refuted"` (some result is wrong) or `"unknown"`."""
@@ -43,14 +43,14 @@ class Proof:
     findings: tuple[Finding, ...]
     meshes: tuple[str, ...]
     operations: int = 0
-    """How many operations were read, on all meshes together."""
+    """The number of operations that were read, on all meshes together."""
     numbers: str = ""
-    """What running the program on small numbers says, where it was run."""
+    """A sentence on the run of the program with small numbers, if it was run."""
     against: str = "itself on one device"
-    """What the program was held against."""
+    """What the program was compared with."""
     name: str = ""
     silenced: tuple[Finding, ...] = ()
-    """What the source silences with a comment. The status says what is so, silenced or not."""
+    """The findings that comments in the source silence; the status does not depend on this."""
 
     @property
     def ok(self) -> bool:
@@ -67,7 +67,7 @@ class Proof:
         return str(self)
 
     def head(self, brief: bool = False) -> list[tuple[str, str]]:
-        """What is said of which meshes: pairs of a word and the meshes, the worst first."""
+        """Return pairs of a word and the meshes it applies to, the worst first."""
         rows = self.by_status().items()
         right = NOTHING if is_not_sharded(self.findings) else PROVED
         rows = [(right if kind == PROVED else kind.upper(), on) for kind, on in rows if on]
@@ -77,14 +77,14 @@ class Proof:
         return [(word, ", ".join(on)) for word, on in rows]
 
     def by_status(self) -> dict[str, list[str]]:
-        """The meshes on which something is refuted, those with something unknown, and the rest."""
+        """Return the meshes with refuted results, with unknown results, and the others."""
         return {
             kind: [mesh for mesh in self.meshes if self._status_on(mesh) == kind]
             for kind in (REFUTED, UNKNOWN, PROVED)
         }
 
     def _status_on(self, mesh: str) -> str:
-        """The worst that is said of a result on one mesh."""
+        """Return the worst status of the results on one mesh."""
         found = {one.status for one in self.results if one.mesh == mesh} or {self.status}
         return next((kind for kind in (REFUTED, UNKNOWN) if kind in found), PROVED)
 
@@ -105,7 +105,7 @@ class Proof:
         return [self.numbers] if self.numbers else []
 
     def to_dict(self) -> dict[str, Any]:
-        """The proof as plain data."""
+        """Return the proof as plain data."""
         return {
             "name": self.name,
             "status": self.status,

@@ -1,4 +1,4 @@
-"""Read a program on a mesh and on one device, and hold the meanings against each other."""
+"""`sw.prove`: read a program on a mesh and on one device, and compare the meanings."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .proof import Proof
 from .reading import ReadProgram
 
 SECONDS = 20.0
-"""After so long nothing more is tried: what is not proved by then is unknown, or refuted."""
+"""The seconds after which nothing more is tried; results may then remain unknown."""
 
 
 @public("sw.prove", devices=DEVICES, expected="reference= is what is right.")
@@ -34,35 +34,35 @@ def prove(
     static_argnames: str | Iterable[str] | None = None,
     progress: Telling = None,
 ) -> Proof:
-    """Prove that `f` gives on a mesh what it gives on one device, for all inputs.
+    """Prove that `f` returns the same on a mesh as on one device, for all inputs.
 
-    Nothing is run for a proof: `f` is traced on the mesh and on one device, and every value is
-    followed as an expression over the whole arguments. So shapes are enough as arguments, and the
-    mesh may be larger than any machine. A proof holds for the sizes that are named, those of the
-    mesh and those of the arguments: none is a symbol, and what is proved on 8 devices says nothing
-    of 16. It is in real arithmetic: rounding, and the order in which sums are added, are left
-    aside, and casts between floating-point types count as exact.
+    A proof runs nothing: `f` is traced on the mesh and on one device, and every value is followed
+    as an expression over the whole arguments. So shapes are enough as arguments, and the mesh may
+    be larger than any machine. A proof is valid for the given sizes of the mesh and of the
+    arguments only: there are no symbolic sizes, and a proof on 8 devices does not cover 16. It is
+    in real arithmetic: rounding and the order of sums are ignored, and casts between floating-point
+    types count as exact.
 
     Args:
         f: The function, with `jax.shard_map` somewhere inside. If it takes a keyword `mesh`, it is
-            given it; otherwise it runs under it as the ambient mesh.
-        *args: Its arguments, or their shapes: pytrees of arrays or `jax.ShapeDtypeStruct`s, Flax
-            NNX objects.
+            passed the mesh; otherwise the mesh is the ambient mesh.
+        *args: The arguments of `f`, or their shapes: pytrees of arrays or of
+            `jax.ShapeDtypeStruct`s, Flax NNX objects.
         mesh: The mesh, or axis names each with a size or a list of sizes:
-            `{"data": [1, 2, 4, 8]}` tries all. A list of meshes tries each. It has to be named.
-        reference: A function of the same arguments for one device. Left out, `f` on the mesh of
-            ones.
-        run: Whether to run the program on small numbers where it is not proved: to confirm that it
-            is wrong, or to see what they say where it is unknown.
-        in_specs: How the arguments lie on a mesh with Explicit axes, as in `sw.simulate`.
+            `{"data": [1, 2, 4, 8]}` tries all. A list of meshes tries each. It is required.
+        reference: A function of the same arguments for one device. By default, `f` on a mesh whose
+            axes have size 1.
+        run: Whether to run the program on small numbers where it is not proved, to find a
+            counter-example.
+        in_specs: The sharding of the arguments on a mesh with Explicit axes, as in `sw.simulate`.
         static_argnums: Positional arguments that are not arrays, by number, as in `jax.jit`.
         static_argnames: Arguments that are not arrays, by name, as in `jax.jit`.
-        progress: What is going on, while it takes long: None is a line on a terminal that goes away
-            by itself and nothing elsewhere, True also lines where there is no terminal, False
-            nothing. A function is given the words: `progress=print`.
+        progress: How to report progress: None shows a temporary line if there is a terminal, True
+            also prints lines if there is none, False reports nothing. A function is called with the
+            message: `progress=print`.
 
     Returns:
-        The proof: `"proved"`, `"refuted"` with the cause at its line, or `"unknown"` with the line
+        The proof: `"proved"`, `"refuted"` with the cause and its line, or `"unknown"` with the line
         up to which the program could be followed.
 
     Raises:
@@ -112,7 +112,7 @@ def _prove(
     ones = one_device(meshes[0])
     own, bare = (f, ones) if reference is None else (reference, None)
     in_specs, static = options
-    # What is cut down for numbers does not say how it lies, as the arguments do.
+    # The smaller arguments of a run carry no sharding, so it is taken from the arguments here.
     options = Tracing(f, ones, in_specs, static).lying(args), static
     plain = ReadProgram.of(
         Tracing(own, bare, *options) if bare else Tracing(own, None, static=static, alone=True),
@@ -127,7 +127,7 @@ def _prove(
     ]
     rows = [row for program in programs for row in program.compared(plain)]
     numbers = Numbers()
-    # On a mesh where all is proved, numbers would say nothing of those where it is not.
+    # A run on a mesh where all is proved would not help the other meshes.
     parted = [row.mesh for row in rows if row.gaps or row.waits]
     if run and parted:
         settled = all(map(decided, rows))

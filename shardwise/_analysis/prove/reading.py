@@ -1,4 +1,4 @@
-"""A program read on a mesh, and each of its results beside that of the reference."""
+"""A program read on a mesh, and the comparison of each result with the reference."""
 
 from __future__ import annotations
 
@@ -27,27 +27,27 @@ from ..._program import Body, Op, Scan, collectives_in, walk
 from ..check import paths_apart, words
 
 FEW = 16
-"""Up to so many devices along an axis are kept apart."""
+"""The largest size of an axis whose devices are kept apart."""
 
 SHORT = 20_000
-"""Axes of which a program does not speak are kept apart if it has fewer operations, on all."""
+"""The maximum number of operations, on all devices, to keep an unused axis apart."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Row:
-    """One result on one mesh, and where it parts from the reference."""
+    """One result on one mesh, and its gaps to the reference."""
 
     path: str
     mesh: AbstractMesh
     gaps: list[Gap]
     waits: bool
     passed_on: frozenset[Axis]
-    """The axes along which parts are passed on from device to device."""
+    """The axes along which parts are passed from device to device."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ReadProgram:
-    """A function on one mesh, read."""
+    """A function that was read on one mesh."""
 
     traced: Traced
     mesh: AbstractMesh
@@ -76,21 +76,21 @@ class ReadProgram:
 
     @property
     def constants(self) -> list[Any]:
-        """What the function closes over."""
+        """The values that the function closes over."""
         return [*self.reading.constants]
 
     @property
     def sites(self) -> list[Op]:
-        """The collectives that some devices may never reach; one device alone waits for none."""
+        """Operations around collectives that some devices may never reach; none on one device."""
         return [*self.traced.program.watch.sites] if self.mesh.size > 1 else []
 
     @property
     def operations(self) -> int:
-        """How many operations the program has."""
+        """The number of operations of the program."""
         return sum(1 for _ in walk(self.body.ops))
 
     def compared(self, plain: ReadProgram) -> list[Row]:
-        """Every result beside that of the reference."""
+        """Compare every result with that of the reference."""
         if self.traced.tree != plain.traced.tree:
             differ = paths_apart(self.traced.result_paths, plain.traced.result_paths)
             raise ShardingError(
@@ -104,7 +104,7 @@ class ReadProgram:
             )
         doing(f"comparing {words(self.mesh)} with one device")
         paths = self.traced.result_paths
-        # A program on one device is what it is held against, also where it cannot be followed.
+        # The program on one device is the reference itself, also where it cannot be followed.
         found = self.reading.gaps() if self is not plain else [[] for _ in paths]
         if any(found):
             found = self.apart(plain, found)
@@ -121,7 +121,7 @@ class ReadProgram:
         ]
 
     def apart(self, plain: ReadProgram, found: list[list[Gap]]) -> list[list[Gap]]:
-        """The same with the devices along one axis kept apart, for what is not proved so far."""
+        """Compare results that are not proved again, with the devices along one axis kept apart."""
         followed: set[Axis | None] = set()
         left = Left(ALL)
         for axis, entirely in self._ways():
@@ -143,7 +143,7 @@ class ReadProgram:
                 ]
                 rest = [got for old, (_, _, got) in zip(found, rows, strict=True) if old]
                 if not any(has_mistakes(own, got) for got in rest):
-                    followed.add(axis)  # to keep more apart would say nothing new
+                    followed.add(axis)  # keeping more apart would not help
             else:
                 found = [_left(old, None) if old else old for old in found]
         return found
@@ -151,7 +151,7 @@ class ReadProgram:
     def _in_turns(
         self, plain: ReadProgram, found: list[list[Gap]], axis: Axis | None, left: Left
     ) -> list[list[Gap]]:
-        """The same by what one turn of every loop gives, however many there are."""
+        """Compare results that are not proved again, by one iteration of every loop."""
         if not any(isinstance(op, Scan) for op in walk(self.body.ops)):
             return found
         base = read_apart(plain.body, plain.constants, None, in_turns=True)
@@ -162,7 +162,7 @@ class ReadProgram:
         return [[] if old and same_in_turns(want, got, left) else old for old, want, got in rows]
 
     def _ways(self) -> Iterator[tuple[Axis | None, bool]]:
-        """The axes to keep apart, and whether entirely: those first that the program speaks of."""
+        """Yield the axes to keep apart, and whether entirely; first those that the program uses."""
         if math.prod(self.mesh.shape.values()) == 1:
             yield None, False
             return
@@ -175,7 +175,7 @@ class ReadProgram:
 
 
 def _left(found: list[Gap], same: bool | None) -> list[Gap]:
-    """Where a result still parts from the reference, after another comparison."""
+    """Return the gaps that remain after another comparison; None if it was too long."""
     if same is None:
         return [dataclasses.replace(gap, long=True) for gap in found]
     return [] if same else found

@@ -1,9 +1,9 @@
 """A small instance of a program that is too large to run, and whether its results differ.
 
-The sizes of the arguments are halved together, so that equal sizes stay equal and ratios stay what
-they are. The instance is traced first and only run if it is small: a program may have sizes of its
-own that do not shrink with its arguments. It is another program than the one asked about, so it
-refutes nothing by itself; together with a share that is used as if it were the whole, it does.
+All sizes of the arguments are halved together, so that equal sizes stay equal and ratios are kept.
+The instance is traced first and only run if it is small: a program may have sizes of its own that
+do not shrink with its arguments. It is another program than the one to prove, so it refutes nothing
+by itself; together with a share that is used as if it were the whole, it does.
 """
 
 from __future__ import annotations
@@ -24,30 +24,30 @@ from ..._mesh import AbstractMesh, one_device
 from ..._program import Atom, Body, Leaf, Lit, Op, Scan, walk
 
 SMALL = 1 << 18
-"""An instance has no more elements than this in its arguments."""
+"""The maximum number of elements in the arguments of an instance."""
 
 WORK = 1 << 31
-"""So many multiplications are run, all devices and iterations together."""
+"""The maximum number of multiplications to run, for all devices and iterations together."""
 
 MEMORY = 1 << 26
-"""No value of an instance has more elements than this, on all devices together."""
+"""The maximum number of elements of any value, on all devices together."""
 
 OPERATIONS = 2000
-"""Programs of more operations take too long to compile."""
+"""The maximum number of operations: larger programs take too long to compile."""
 
 TRIES = 2
-"""So many sizes are tried."""
+"""The maximum number of instances to try."""
 
 DIFFERS = 1e-2
-"""Results that are further apart than this, relative to the largest, are not rounded apart."""
+"""Results that differ by more than this, relative to the largest, differ not just by rounding."""
 
 
 class Unaffordable(Exception):
-    """A program that would take too much memory or time."""
+    """The program would take too much memory or time."""
 
 
 def affordable(traced: Any, mesh: AbstractMesh) -> bool:
-    """Whether a traced program is small enough to be run here."""
+    """Return whether a traced program is small enough to be run here."""
     body = traced.program.body
     if sum(1 for _ in walk(body.ops)) > OPERATIONS:
         return False
@@ -58,7 +58,7 @@ def affordable(traced: Any, mesh: AbstractMesh) -> bool:
 
 
 def _work(body: Body, devices: int) -> int:
-    """About how many multiplications a program takes."""
+    """Return the approximate number of multiplications in a program."""
     return sum(_work_of(op, devices) for op in body.ops)
 
 
@@ -81,12 +81,12 @@ def _shape(atom: Atom) -> tuple[int, ...]:
 
 
 def instances(args: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
-    """The arguments with their sizes halved until they are small."""
+    """Yield the arguments with their sizes halved until they are small."""
     tries = 0
     for times in range(1, 24):
         try:
             smaller = jax.tree.map(lambda x: _cut_down(x, times), args)
-        except Exception:  # a class of the user's may insist on the sizes of its parts
+        except Exception:  # a pytree class may check the sizes of its leaves
             continue
         if elements(smaller) <= SMALL:
             yield smaller
@@ -96,7 +96,7 @@ def instances(args: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
 
 
 def elements(args: Any) -> int:
-    """How many elements the arguments have."""
+    """Return the number of elements in the arguments."""
     return sum(math.prod(getattr(x, "shape", ())) for x in jax.tree.leaves(args))
 
 
@@ -112,7 +112,7 @@ def _cut_down(x: Any, times: int) -> Any:
 def _halved(size: int, times: int) -> int:
     for _ in range(times):
         if size % 4 or size <= 4:
-            break  # what is left has to divide by two devices
+            break  # the remaining size has to divide by two devices
         size //= 2
     return size
 
@@ -124,7 +124,7 @@ def differing(
     reference: Callable[..., Any] | None,
     in_specs: Any = None,
 ) -> frozenset[str] | None:
-    """The paths of the results that differ on a small instance; None if there is none to run."""
+    """Return the paths of results that differ on a small instance; None if none can be run."""
     ones = one_device(mesh)
     for smaller in instances(args):
         try:
@@ -149,13 +149,13 @@ def _far(got: Any, want: Any) -> bool:
         return True
     a, b = a.astype(complex), b.astype(complex)
     if not (np.isfinite(a).all() and np.isfinite(b).all()):
-        return False  # what overflows says nothing
+        return False  # an overflow proves nothing
     largest = float(np.max(np.abs(b), initial=0.0))
     return bool(np.max(np.abs(a - b), initial=0.0) > DIFFERS * max(largest, 1e-30))
 
 
 def _drawn(args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Numbers for the shapes among the arguments."""
+    """Draw random numbers for the shapes among the arguments."""
     rng = np.random.default_rng(0)
 
     def one(x: Any) -> Any:

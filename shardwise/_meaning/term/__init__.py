@@ -1,12 +1,12 @@
-"""Terms: what a value is of the whole, as an expression over the whole arguments.
+"""Terms: values of the whole, as expressions over the whole arguments.
 
 Terms are hash-consed: equal terms are one object, so that comparing two programs of a hundred
 thousand operations is comparing pointers. A value is an exact rational *coefficient* in front of a
 term (`Scaled`); scalars move into it, so that a mean over 4 rows of a mean over 8 devices is the
-mean over 32. Every maker here puts its result into one normal form: sums and products are flat and
-ordered, what is uniform along a dimension is a `bcast`, reshapes of reshapes are one.
+mean over 32. Every constructor here returns a normal form: sums and products are flat and ordered,
+uniform dimensions are a `bcast`, reshapes of reshapes are one.
 
-This is real arithmetic: rounding, overflow, and the order of a sum do not exist.
+This is real arithmetic: rounding, overflow, and the order of a sum are not modelled.
 """
 
 from .algebra import FLAT as FLAT

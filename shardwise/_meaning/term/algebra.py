@@ -1,4 +1,4 @@
-"""Sums, products and functions of each element, in one normal form."""
+"""Sums, products and elementwise functions in one normal form."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from .spread import bcast, full, iota, strip, uniform_dims, zero
 from .work import spend
 
 FLAT = 48
-"""Sums and products of more terms than this stay nested: residual streams grow with the depth."""
+"""Sums and products of more terms than this stay nested: residual streams grow with depth."""
 
 
 def add(parts: Iterable[Scaled], shape: Shape, lost: list[Scaled] | None = None) -> Scaled:
-    """A sum, flat and ordered, like terms taken together; what cancels is put into `lost`."""
+    """Add, flattening, sorting and collecting like terms; append what cancels to `lost`."""
     total: dict[Term, Coef] = {}
     for coef, term in parts:
         summands = _summands(term)
@@ -62,11 +62,11 @@ def add(parts: Iterable[Scaled], shape: Shape, lost: list[Scaled] | None = None)
 
 
 NOTHING = make("nothing", (), (), ())
-"""The number 0 in a product with what may be infinite or NaN: it does not vanish there."""
+"""The number 0 in a product with a value that may be infinite or NaN: it does not vanish."""
 
 
 def vanishes(t: Term) -> bool:
-    """Whether a term is such a product, of which any multiple is the same."""
+    """Return whether a term is `NOTHING` or a product with it; its multiples are the same."""
     inner = core(t)
     return inner is NOTHING or (
         inner.op == "product" and any(core(kid) is NOTHING for _, kid in inner.kids)
@@ -82,7 +82,7 @@ def _summands(t: Term) -> Sequence[Scaled]:
 
 
 def multiply(parts: Iterable[Scaled], shape: Shape) -> Scaled:
-    """A product, flat and ordered, with powers."""
+    """Multiply, flattening, sorting and collecting powers."""
     coef: Coef = 1
     powers: dict[Term, int] = {}
     for c, term in parts:
@@ -114,7 +114,7 @@ def _factors(t: Term) -> Iterable[tuple[Term, int]]:
 
 
 def power(x: Scaled, exponent: int) -> Scaled:
-    """A whole power; a negative one is a power of the reciprocal."""
+    """Return an integer power; a negative one is a power of the reciprocal."""
     shape = x[1].shape
     if not exponent:
         return full((1, ONE), shape)
@@ -130,7 +130,7 @@ def power(x: Scaled, exponent: int) -> Scaled:
 
 
 def reciprocal(x: Scaled) -> Scaled:
-    """One over it."""
+    """Return the reciprocal."""
     coef, t = x
     if not coef:
         return elementwise("reciprocal", (), [x], t.shape)
@@ -159,14 +159,14 @@ FOLDED: dict[str, Any] = {
     "is_nan": lambda _: 0,
     "clamp": lambda low, x, high: min(max(x, low), high),
 }
-"""Functions of numbers that give numbers, exactly."""
+"""Functions of numbers that are evaluated exactly."""
 
 
 def elementwise(name: str, params: Any, kids: Sequence[Scaled], shape: Shape) -> Scaled:
-    """Any other function of each element; of numbers, the number."""
+    """Apply any other elementwise function; for numbers, evaluate it."""
     logical = name in ("and", "or")
     if (logical and dict(params)["operand"] != "bool") or (name == "ne" and len(kids) == 2):
-        # Of whole numbers these are of their bits; truth values are compared as two.
+        # On integers `and` and `or` act on bits; `ne` of two operands is no test of one for zero.
         return _hoisted(name, params, kids, shape, 1)
     if name in FOLDED and all(is_one(t) for _, t in kids):
         return full((FOLDED[name](*(c for c, _ in kids)), ONE), shape)
@@ -178,7 +178,7 @@ def elementwise(name: str, params: Any, kids: Sequence[Scaled], shape: Shape) ->
 
 
 def _hoisted(name: str, params: Any, kids: Sequence[Scaled], shape: Shape, coef: Coef) -> Scaled:
-    """A function of each element, computed before its operands are spread where that is alike."""
+    """Apply an elementwise function before a broadcast that all operands share."""
     alike = set(range(len(shape)))
     for _, t in kids:
         alike &= uniform_dims(t)
@@ -196,7 +196,7 @@ def _hoisted(name: str, params: Any, kids: Sequence[Scaled], shape: Shape, coef:
 
 
 def constant(value: Any) -> Scaled:
-    """An array of constants: uniform, evenly spaced, or known by its bytes."""
+    """Return the term of an array: uniform, evenly spaced, or identified by a hash."""
     x = np.asarray(value)
     if not x.ndim:
         return number(x)

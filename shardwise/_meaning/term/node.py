@@ -39,12 +39,12 @@ _KNOWN: weakref.WeakValueDictionary[Any, Term] = weakref.WeakValueDictionary()
 
 
 def length(coef: Coef) -> int:
-    """How long it takes to handle a number: those of many steps have many digits."""
+    """Return the cost of handling a number: those from many steps have many digits."""
     return 1 + (coef.numerator.bit_length() + coef.denominator.bit_length()) // 32
 
 
 def make(op: str, params: Any, kids: Sequence[Scaled], shape: Shape) -> Term:
-    """The one term with this operation and these operands."""
+    """Return the unique term with this operation and these operands."""
     spend(1 + sum(length(coef) for coef, _ in kids))
     key = (op, params, tuple(kids), shape)
     found = _KNOWN.get(key)
@@ -54,7 +54,7 @@ def make(op: str, params: Any, kids: Sequence[Scaled], shape: Shape) -> Term:
 
 
 def symbol(*name: Any, shape: Shape) -> Scaled:
-    """Something of which only the name is known: an argument, what a loop carries."""
+    """Return a symbol, such as an argument or a carried value."""
     return 1, make("symbol", name, (), shape)
 
 
@@ -62,7 +62,7 @@ ONE = make("one", (), (), ())
 
 
 def exact(x: Any) -> Coef:
-    """The rational that a literal stands for: the simplest one that rounds to it."""
+    """Return the rational that a literal stands for: the simplest one that rounds to it."""
     if isinstance(x, int | np.integer):
         return int(x)
     near = Fraction(float(x)).limit_denominator(1 << 20)
@@ -71,22 +71,22 @@ def exact(x: Any) -> Coef:
 
 
 def tidy(x: Coef) -> Coef:
-    """A whole number as an int, which is quicker."""
+    """Return an integer as an `int`, which is faster than a `Fraction`."""
     return x.numerator if isinstance(x, Fraction) and x.denominator == 1 else x
 
 
 def over(a: Coef, b: Coef) -> Coef:
-    """The quotient of two coefficients."""
+    """Return the quotient of two coefficients."""
     return tidy(Fraction(a) / Fraction(b)) if b != 1 else a
 
 
 def times(coef: Coef, x: Scaled) -> Scaled:
-    """With one more coefficient in front."""
+    """Multiply the coefficient of a term."""
     return tidy(coef * x[0]), x[1]
 
 
 def number(value: Any) -> Scaled:
-    """A scalar constant."""
+    """Return the term of a scalar constant."""
     x: Any = np.asarray(value)[()]
     if isinstance(x, bool | np.bool_):
         return int(x), ONE
@@ -95,28 +95,28 @@ def number(value: Any) -> Scaled:
             return 1, make("literal", complex(x), (), ())
         x = x.real
     if not math.isfinite(float(x)):
-        # NaN is not equal to itself, so constants that are not numbers go by their names.
+        # NaN is not equal to itself, so constants that are not finite are identified by name.
         return 1, make("literal", str(float(x)), (), ())
     return exact(x), ONE
 
 
 def is_one(t: Term) -> bool:
-    """Whether all elements are 1."""
+    """Return whether all elements are 1."""
     return t is ONE or (t.op == "bcast" and not t.params and t.kids[0][1] is ONE)
 
 
 def not_finite(t: Term) -> bool:
-    """Whether it is infinite, or no number, everywhere."""
+    """Return whether a term is a constant that is infinite, NaN or complex."""
     return core(t).op == "literal"
 
 
 def is_uniform(t: Term) -> bool:
-    """Whether all elements are one number."""
+    """Return whether all elements are the same number."""
     return not t.shape or (t.op == "bcast" and not t.params)
 
 
 def core(t: Term) -> Term:
-    """What is spread or reshaped."""
+    """Return the operand below broadcasts and reshapes."""
     while t.op in ("bcast", "reshape"):
         t = t.kids[0][1]
     return t

@@ -1,7 +1,7 @@
-"""The table of operations of terms: what each is, as the table of primitives says of primitives.
+"""The table of operations of terms, like the table of primitives.
 
-A term that a rule makes of a primitive mostly has its name, and then its facts. Terms have some
-operations of their own besides: normal forms, questions about a number, and what one device has.
+A term that represents a primitive mostly has its name and its properties. Terms have some further
+operations: normal forms, predicates of a number, and the value on one device.
 """
 
 from __future__ import annotations
@@ -45,23 +45,23 @@ UNKNOWN = P("")
 
 
 def of(name: str) -> P:
-    """Return what an operation of a term is; a row of which nothing is true if it has none."""
+    """Return the properties of an operation; an empty row if it has none."""
     return OPERATIONS.get(name, UNKNOWN)
 
 
 def operations(is_true: Callable[[P], object]) -> frozenset[str]:
-    """Return the operations of which something is true."""
+    """Return the operations whose row satisfies a predicate."""
     return frozenset(name for name, row in OPERATIONS.items() if is_true(row))
 
 
 BY_ELEMENT = operations(lambda p: p.pointwise and (p.selects or not p.linear))
-"""What is a function of each element; sums and products have normal forms of their own."""
+"""Elementwise operations other than sums and products, which have normal forms of their own."""
 
 LINEAR = operations(lambda p: p.linear == "all" and not p.pointwise and p.moves != "join")
-"""What is linear in its one operand."""
+"""Operations that are linear in their one operand."""
 
 REDUCED = operations(lambda p: p.acts == "reduces" and p.combines in ("sum", "max", "min"))
-"""Reductions that `reduce` has a normal form of."""
+"""Reductions for which `reduce` has a normal form."""
 
 TRUTHS = operations(lambda p: p.truth)
-"""What is 0 or 1."""
+"""Operations whose result is 0 or 1."""

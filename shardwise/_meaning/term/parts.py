@@ -1,4 +1,4 @@
-"""Reductions along dimensions, and parts of arrays: cut out, put together."""
+"""Reductions along dimensions, slices and concatenations."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .spread import (
 
 
 def reduce(name: str, x: Scaled, axes: Iterable[int]) -> Scaled:
-    """A reduction: `sum`, `max`, `min` and the like. A uniform dimension is counted, not added."""
+    """Reduce by `sum`, `max`, `min` and so on; a sum along uniform dimensions is a factor."""
     coef, t = x
     axes = set(axes)
     if not axes:
@@ -32,12 +32,12 @@ def reduce(name: str, x: Scaled, axes: Iterable[int]) -> Scaled:
     shape = tuple(s for d, s in enumerate(t.shape) if d not in axes)
     if name == "sum" and not coef:
         return zero(shape)
-    if all(t.shape[d] == 1 for d in axes):  # one element is its own sum, largest and smallest
+    if all(t.shape[d] == 1 for d in axes):  # the sum, maximum and minimum of one element
         return reshape(x, shape)
     alike = uniform_dims(t) & axes
     counted = name == "sum" or of(name).idempotent
     if name != "sum" and any(not t.shape[d] for d in axes):
-        alike = set()  # of no elements it is a number of its own, whatever they would be
+        alike = set()  # without elements the result is the initial value
     if alike and counted:
         count = math.prod(t.shape[d] for d in alike) if name == "sum" else 1
         keep = [d for d in range(len(t.shape)) if d not in alike]
@@ -70,7 +70,7 @@ def reduce(name: str, x: Scaled, axes: Iterable[int]) -> Scaled:
 
 
 def _before_reshape(t: Term, axes: set[int]) -> list[int] | None:
-    """The dimensions that a reshape has made these of, if it has made no others of them."""
+    """Return the dimensions that a reshape turns into `axes` and no others, else None."""
     found: list[int] = []
     for old, new in matched(t.kids[0][1].shape, t.shape) or ():
         own = axes.intersection(new)
@@ -81,7 +81,7 @@ def _before_reshape(t: Term, axes: set[int]) -> list[int] | None:
 
 
 def cut(x: Scaled, d: int, start: int, size: int, stride: int = 1) -> Scaled:
-    """A slice along one dimension; slices of slices are one, and so are those of concatenations."""
+    """Slice along one dimension; slices of slices and of concatenations are merged."""
     coef, t = x
     if (start, size, stride) == (0, t.shape[d], 1):
         return x
@@ -102,7 +102,7 @@ def cut(x: Scaled, d: int, start: int, size: int, stride: int = 1) -> Scaled:
         _, first, step = t.params
         return cut((coef, t.kids[0][1]), d, first + start * step, size, step * stride)
     if t.op == "slice" and t.params[0] > d:
-        # Slices along several dimensions stand in the order of the dimensions.
+        # Slices along several dimensions are applied in the order of the dimensions.
         inner = cut((coef, t.kids[0][1]), d, start, size, stride)
         return cut(inner, t.params[0], t.params[1], t.shape[t.params[0]], t.params[2])
     if t.op == "concatenate" and t.params == d and stride == 1:
@@ -130,7 +130,7 @@ def _cut_pieces(x: Scaled, d: int, start: int, size: int, shape: Shape) -> Scale
 
 
 def _cut_padding(x: Scaled, d: int, start: int, size: int, shape: Shape) -> Scaled | None:
-    """A slice of what is padded with zeros at its ends: zeros, a slice of it, zeros."""
+    """Slice an array that is padded with zeros at its ends: zeros, a slice of it, zeros."""
     coef, t = x
     if len(t.params) != 1 or t.params[0][0] != d or t.params[0][3] or min(t.params[0][1:3]) < 0:
         return None
@@ -147,7 +147,7 @@ def _cut_padding(x: Scaled, d: int, start: int, size: int, shape: Shape) -> Scal
 
 
 def _cut_reshape(t: Term, d: int, start: int, size: int, shape: Shape) -> Term | None:
-    """A slice along the first dimension of a group that a reshape makes is a slice before it."""
+    """Move a slice along the first dimension of a group before the reshape that makes it."""
     inner = t.kids[0][1]
     for old, new in matched(inner.shape, t.shape) or ():
         if new and new[0] == d and len(old) == 1:
@@ -157,7 +157,7 @@ def _cut_reshape(t: Term, d: int, start: int, size: int, shape: Shape) -> Term |
 
 
 def concatenate(pieces: Sequence[Scaled], d: int, shape: Shape) -> Scaled:
-    """Behind each other; neighbours that are slices of one array are put together again."""
+    """Concatenate; adjacent slices of one array are merged."""
     flat: list[Scaled] = []
     for coef, t in pieces:
         if t.op == "concatenate" and t.params == d:
@@ -181,7 +181,7 @@ def _behind(lead: Coef, d: int) -> Made:
 
 
 def _neighbours(a: Scaled, b: Scaled, d: int) -> Scaled | None:
-    """Two pieces as one, if they lie side by side in one array."""
+    """Return two pieces merged, if they are adjacent in one array."""
     (coef, s), (other, t) = a, b
     size = s.shape[d] + t.shape[d]
     if not coef and not other:

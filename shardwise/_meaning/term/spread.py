@@ -1,4 +1,4 @@
-"""What is the same along a dimension, and other arrangements of the same elements."""
+"""Broadcasts, reshapes and transposes."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from .node import ONE, Scaled, Shape, Term, is_uniform, make, times
 
 
 def full(x: Scaled, shape: Shape) -> Scaled:
-    """A scalar, spread over a shape."""
+    """Broadcast a scalar to a shape."""
     return bcast(x, shape, ())
 
 
 def zero(shape: Shape) -> Scaled:
-    """Zeros."""
+    """Return zeros."""
     return 0, full((1, ONE), shape)[1]
 
 
 def iota(shape: Shape, dimension: int) -> Scaled:
-    """The index along a dimension."""
+    """Return the index along a dimension."""
     size = shape[dimension]
     if size == 1:
         return zero(shape)
@@ -28,14 +28,14 @@ def iota(shape: Shape, dimension: int) -> Scaled:
 
 
 def uniform_dims(t: Term) -> set[int]:
-    """The dimensions along which nothing changes."""
+    """Return the dimensions along which a term is uniform."""
     if t.op != "bcast":
         return set()
     return set(range(len(t.shape))) - set(t.params)
 
 
 def strip(t: Term, dims: set[int]) -> Term:
-    """Without some of the dimensions along which nothing changes."""
+    """Remove some of the dimensions along which a term is uniform."""
     if not dims:
         return t
     keep = [d for d in range(len(t.shape)) if d not in dims]
@@ -44,13 +44,14 @@ def strip(t: Term, dims: set[int]) -> Term:
 
 
 def bcast(x: Scaled, shape: Shape, dims: Sequence[int]) -> Scaled:
-    """Spread over new dimensions; `dims` says where each dimension of `x` goes."""
+    """Broadcast over new dimensions; `dims` are the positions of the dimensions of `x`."""
     coef, t = x
     dims = tuple(dims)
     if t.shape == shape:
         return coef, t
     if 1 in t.shape:
-        # What grows has size 1, and what stays of size 1 is spread over it: one form for both.
+        # Dimensions of size 1 are dropped and broadcast anew, whether they grow or not: one form
+        # for both.
         dims = tuple(d for i, d in enumerate(dims) if t.shape[i] != 1)
         coef, t = reshape((coef, t), tuple(size for size in t.shape if size != 1))
         return bcast((coef, t), shape, dims)
@@ -61,14 +62,14 @@ def bcast(x: Scaled, shape: Shape, dims: Sequence[int]) -> Scaled:
 
 
 Made = Callable[[list[Scaled], Shape, Callable[[int], int]], Scaled]
-"""Makes a term of operands, its shape, and the new number of each dimension that is left."""
+"""A function that makes a term of operands, its shape, and new numbers of dimensions."""
 
 
 def beside(busy: Iterable[int], kids: Sequence[Scaled], shape: Shape, made: Made) -> Scaled:
-    """A function along the dimensions `busy`, of operands as they are before they are spread.
+    """Apply a function along the dimensions `busy` before the broadcast of its operands.
 
-    It leaves the other dimensions as they are. Where nothing changes along them it is computed
-    once: a device that fills its own rows does what is done to all of them.
+    The function leaves the other dimensions unchanged. Where all operands are uniform along them it
+    is applied once, so that a device that fills its own rows has the same term as the whole.
     """
     alike = set(range(len(shape))) - set(busy)
     for _, t in kids:
@@ -79,7 +80,7 @@ def beside(busy: Iterable[int], kids: Sequence[Scaled], shape: Shape, made: Made
 
 
 def reshape(x: Scaled, shape: Shape) -> Scaled:
-    """The same elements in row-major order; dimensions of size 1 are a `bcast`."""
+    """Reshape in row-major order; dimensions of size 1 are a `bcast`."""
     coef, t = x
     if t.shape == shape:
         return x
@@ -99,7 +100,7 @@ def reshape(x: Scaled, shape: Shape) -> Scaled:
 
 
 def _reshape_spread(t: Term, shape: Shape) -> Term | None:
-    """A reshape that keeps apart what is uniform and what is not."""
+    """Return a reshape of a broadcast as a broadcast of a reshape, if that is possible."""
     groups = matched(t.shape, shape)
     if groups is None:
         return None
@@ -117,7 +118,7 @@ def _reshape_spread(t: Term, shape: Shape) -> Term | None:
 
 
 def matched(old: Shape, new: Shape) -> list[tuple[list[int], list[int]]] | None:
-    """The smallest groups of dimensions that have the same number of elements in both shapes."""
+    """Return the smallest groups of dimensions with equal numbers of elements in both shapes."""
     if 0 in old or 0 in new:
         return None
     groups, i, j = [], 0, 0
@@ -139,7 +140,7 @@ def matched(old: Shape, new: Shape) -> list[tuple[list[int], list[int]]] | None:
 
 
 def transpose(x: Scaled, order: Sequence[int]) -> Scaled:
-    """The dimensions in another order."""
+    """Permute the dimensions."""
     coef, t = x
     order = tuple(order)
     if order == tuple(range(len(order))):
@@ -156,7 +157,7 @@ def transpose(x: Scaled, order: Sequence[int]) -> Scaled:
 
 
 def linear(name: str, params: Any, x: Scaled, shape: Shape) -> Scaled:
-    """A linear function of one operand: the coefficient passes through."""
+    """Apply a linear function of one operand: the coefficient moves in front."""
     coef, t = x
     if not coef:
         return zero(shape)
@@ -164,5 +165,5 @@ def linear(name: str, params: Any, x: Scaled, shape: Shape) -> Scaled:
 
 
 def function(name: str, params: Any, kids: Sequence[Scaled], shape: Shape) -> Scaled:
-    """A function of whole arrays of which nothing more is known."""
+    """Apply a function of whole arrays about which nothing more is known."""
     return 1, make(name, params, kids, shape)

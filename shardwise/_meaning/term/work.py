@@ -1,4 +1,4 @@
-"""Work that is counted and has an end, which is the same on any machine; and a last one in time."""
+"""Limits on work, counted in operations and so equal on any machine; and a limit on time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class TooMuch(Exception):
 
 @dataclasses.dataclass
 class Left:
-    """The work that is left for several things together."""
+    """The remaining work that several computations share."""
 
     work: int
 
@@ -25,7 +25,7 @@ _LEFT: contextvars.ContextVar[Left | None] = contextvars.ContextVar("left", defa
 
 @contextlib.contextmanager
 def at_most(work: int, of: Left | None = None) -> Iterator[None]:
-    """So much work within, and no more than is left `of` what it is a part of: `TooMuch` then."""
+    """Raise `TooMuch` after this much work inside, or more than is left `of` the shared budget."""
     given = work if of is None else min(work, of.work)
     own = Left(given)
     token = _LEFT.set(own)
@@ -40,12 +40,12 @@ def at_most(work: int, of: Left | None = None) -> Iterator[None]:
 _UNTIL: contextvars.ContextVar[float | None] = contextvars.ContextVar("until", default=None)
 
 OFTEN = 4096
-"""The clock is looked at whenever so much work more is done."""
+"""The amount of work between two looks at the clock."""
 
 
 @contextlib.contextmanager
 def within(seconds: float) -> Iterator[None]:
-    """So much time within: `TooMuch` in work that is counted, once it is over.
+    """Raise `TooMuch` from counted work inside once the time is over.
 
     This is the last resort for machines so slow that counted work takes too long.
     """
@@ -57,13 +57,13 @@ def within(seconds: float) -> Iterator[None]:
 
 
 def late() -> bool:
-    """Whether the time is over."""
+    """Return whether the time is over."""
     until = _UNTIL.get()
     return until is not None and time.monotonic() > until
 
 
 def spend(work: int) -> None:
-    """Count work, where it has an end."""
+    """Count work, if a limit is set."""
     left = _LEFT.get()
     if left is not None:
         before = left.work // OFTEN
