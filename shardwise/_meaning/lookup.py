@@ -66,13 +66,13 @@ def gathers(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     loose = (x.axes - paired) & index.axes
     for d in full:
         if _one_each(x, d) and axes_in([x.dims[d]]) <= loose:
-            left = [
+            kept = [
                 e for e in range(len(x.dims)) if e not in {*numbers.collapsed_slice_dims, *batch_x}
             ]
-            changed, at = _batched(numbers, d, numbers.offset_dims[left.index(d)])
+            changed, at = _batched(numbers, d, numbers.offset_dims[kept.index(d)])
             params = {**op.params, "dimension_numbers": changed}
-            own = _cut_here(thickened(index, at), at, x.dims[d])
-            return gathers(w, dataclasses.replace(op, params=params), [x, own])
+            split = _cut_here(thickened(index, at), at, x.dims[d])
+            return gathers(w, dataclasses.replace(op, params=params), [x, split])
     for axis in sorted(loose | (paired & {*x.hidden, *index.hidden})):
         x, index = hide(x, axis), hide(index, axis)
     if x.debts & index.axes:
@@ -99,8 +99,8 @@ def gathers(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     # The fill value for missing rows is not scaled with the table.
     coef, (times, table) = (1, x.scaled) if fills else (x.coef, (1, x.term))
     lead = len(hidden)
-    left = [d for d in range(len(x.dims)) if d not in gone]
-    pairs = {d: numbers.offset_dims[left.index(d)] for d in full if d in left}
+    kept = [d for d in range(len(x.dims)) if d not in gone]
+    pairs = {d: numbers.offset_dims[kept.index(d)] for d in full if d in kept}
     alike = [d for d in pairs if d + lead in T.uniform_dims(table)]
     params = (
         _without(numbers, alike, [pairs[d] for d in alike]),
@@ -110,8 +110,8 @@ def gathers(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     )
     keep = [d for d in range(len(shape)) if d - lead not in {pairs[e] for e in alike}]
     kids = ((times, T.strip(table, {*shifted(alike, lead)})), index.scaled)
-    made = T.make("gather", params, kids, tuple(shape[d] for d in keep))
-    return [x.having(T.bcast((coef, made), shape, keep), dims=dims, hidden=tuple(hidden))]
+    term = T.make("gather", params, kids, tuple(shape[d] for d in keep))
+    return [x.having(T.bcast((coef, term), shape, keep), dims=dims, hidden=tuple(hidden))]
 
 
 def _one_each(v: Value, d: int) -> bool:
@@ -121,15 +121,15 @@ def _one_each(v: Value, d: int) -> bool:
 
 def _cut_here(v: Value, at: int, dim: Dim) -> Value:
     """Return a value with dimension `at` cut as `dim`, and no other cut by the same axes."""
-    own = axes_in([dim])
-    rest = [tidy_dim(_without_axes(segment, own) for segment in one) for one in v.dims]
+    axes = axes_in([dim])
+    rest = [tidy_dim(_without_axes(segment, axes) for segment in segments) for segments in v.dims]
     return read_as(v, (*rest[:at], dim, *rest[at + 1 :]))
 
 
 def _without_axes(segment: tuple[int, tuple[Axis, ...]], axes: frozenset[Axis]) -> Any:
-    size, own = segment
-    gone = math.prod(axis.size for axis in own if axis in axes)
-    return size // gone, tuple(axis for axis in own if axis not in axes)
+    size, segment_axes = segment
+    gone = math.prod(axis.size for axis in segment_axes if axis in axes)
+    return size // gone, tuple(axis for axis in segment_axes if axis not in axes)
 
 
 def _batched(numbers: Any, d: int, place: int) -> tuple[Any, int]:
@@ -241,12 +241,12 @@ def _scattered(w: Notes, op: Leaf, x: Value, index: Value, update: Value, adds: 
         again = dataclasses.replace(op, params={**op.params, "dimension_numbers": changed})
         try:
             places = _cut_here(thickened(index, at), at, dim)
-            made = _scattered(w, again, x, places, _cut_here(update, e, dim), adds)
+            result = _scattered(w, again, x, places, _cut_here(update, e, dim), adds)
         except Unknown:
             continue
         # Either each device has one row, or all add to the same row; the reference decides.
-        if w.known(made.term):
-            return made
+        if w.known(result.term):
+            return result
     update = whole_along(update, [d for d in window if d not in full.values()])
     batch_rows = [rows[i] for i in batch_i]
     loose = [d for d in rows if d not in batch_rows]
@@ -301,8 +301,8 @@ def _scattered(w: Notes, op: Leaf, x: Value, index: Value, update: Value, adds: 
     masked = _by_mask(x, index, update, numbers, dims)
     if masked is not None:
         return masked.having(masked.scaled, owed=owed, born=born)
-    made = T.make("scatter_add", params, (index.scaled, (1, rows_of)), small)
-    scaled = T.bcast((update.coef, made), shape, keep) if update.coef else T.zero(shape)
+    term = T.make("scatter_add", params, (index.scaled, (1, rows_of)), small)
+    scaled = T.bcast((update.coef, term), shape, keep) if update.coef else T.zero(shape)
     return Value(*scaled, tuple(dims), tuple(hidden), owed, born)
 
 
@@ -312,12 +312,12 @@ def _by_mask(x: Value, index: Value, update: Value, numbers: Any, dims: list[Any
         return None
     d = numbers.scatter_dims_to_operand_dims[0]
     size = x.local[d]
-    found = added_up(index.scaled, update, numbers, size)
-    if found is None:
+    match = added_up(index.scaled, update, numbers, size)
+    if match is None:
         return None
-    where, rows, places = found
-    own = list(dims)
-    own[d] = tidy_dim([(size * math.prod(a.size for a in update.hidden), update.hidden)])
-    shape = tuple(map(whole_size, own))
-    made = T.make("add_rows", (numbers, places), ((1, where), (1, rows[1])), shape)
-    return Value(rows[0], made, tuple(own))
+    where, rows, places = match
+    whole_dims = list(dims)
+    whole_dims[d] = tidy_dim([(size * math.prod(a.size for a in update.hidden), update.hidden)])
+    shape = tuple(map(whole_size, whole_dims))
+    term = T.make("add_rows", (numbers, places), ((1, where), (1, rows[1])), shape)
+    return Value(rows[0], term, tuple(whole_dims))

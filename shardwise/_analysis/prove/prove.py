@@ -110,20 +110,20 @@ def _prove(
     options: tuple[Any, Static],
 ) -> Proof:
     ones = one_device(meshes[0])
-    own, bare = (f, ones) if reference is None else (reference, None)
+    baseline, bare = (f, ones) if reference is None else (reference, None)
     in_specs, static = options
     # The smaller arguments of a run carry no sharding, so it is taken from the arguments here.
     options = Tracing(f, ones, in_specs, static).lying(args), static
     plain = ReadProgram.of(
-        Tracing(own, bare, *options) if bare else Tracing(own, None, static=static, alone=True),
+        Tracing(baseline, bare, *options) if bare else Tracing(baseline, None, static=static, alone=True),
         ones,
         args,
     )
     programs = [
         plain
-        if reference is None and one == ones
-        else ReadProgram.of(Tracing(f, one, *options), one, args, plain)
-        for one in meshes
+        if reference is None and mesh == ones
+        else ReadProgram.of(Tracing(f, mesh, *options), mesh, args, plain)
+        for mesh in meshes
     ]
     rows = [row for program in programs for row in program.compared(plain)]
     numbers = Numbers()
