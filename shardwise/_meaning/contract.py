@@ -48,7 +48,7 @@ def reductions(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     """Reduce; over a cut dimension a sum, maximum or minimum is owed over the axes of the cut."""
     (v,) = ins
     kind, along = T.of(op.name).combines, set(op.params["axes"])
-    if any(own != kind for _, own in v.owed):
+    if any(owed_kind != kind for _, owed_kind in v.owed):
         refuse_debts(op.name, ins)
     for d in along:
         v = narrowed(v, d)
@@ -57,9 +57,9 @@ def reductions(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     dims = tuple(dim for d, dim in enumerate(v.dims) if d not in along)
     over = frozenset() if v.zero else axes_in(v.dims[d] for d in along)
     lead = len(v.hidden)
-    made = T.reduce(kind, v.scaled, shifted(sorted(along), lead))
+    result = T.reduce(kind, v.scaled, shifted(sorted(along), lead))
     owed = v.owed | {(axis, kind) for axis in over}
-    return [v.having(made, dims=dims, owed=owed, born=op if over else v.born)]
+    return [v.having(result, dims=dims, owed=owed, born=op if over else v.born)]
 
 
 @rule("argmax", "argmin", needs=ORDER)
@@ -177,18 +177,18 @@ def dots(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     )
     if not x.coef or not y.coef:
         data = jnp.issubdtype(op.outs[0].dtype, jnp.inexact)
-        made = finite.contraction(numbers, x.scaled, y.scaled, shape) if data else T.zero(shape)
-        if not made[0]:
-            return [Value(*made, dims, tuple(hidden))]
+        scaled = finite.contraction(numbers, x.scaled, y.scaled, shape) if data else T.zero(shape)
+        if not scaled[0]:
+            return [Value(*scaled, dims, tuple(hidden))]
     else:
-        made = T.tidy(x.coef * y.coef), dot(numbers, x.term, y.term, shape)
+        scaled = T.tidy(x.coef * y.coef), dot(numbers, x.term, y.term, shape)
     owed = (debtor.owed if debtor is not None else frozenset()) | {(a, "sum") for a in over}
     if over & axes_in(dims) or (
         debtor is not None and debtor.debts & (over | axes_in(dims) | set(hidden))
     ):
         raise Unknown("a contraction of shares with parts over the same axis", over)
     born = op if over else debtor.born if debtor is not None else None
-    return [Value(*made, tuple(dims), tuple(hidden), owed, born)]
+    return [Value(*scaled, tuple(dims), tuple(hidden), owed, born)]
 
 
 def dot(numbers, x: T.Term, y: T.Term, shape) -> T.Term:

@@ -56,8 +56,8 @@ def only_sums(name: str, v: Value) -> None:
 
 def combined(w: Notes, ins: list[Value]) -> tuple[list[Scaled], Value]:
     """Return operands as terms of one shape, and a value with the reading of the result."""
-    found = align(ins, w.known)
-    terms, dims, hidden, _ = spread(found)
+    operands = align(ins, w.known)
+    terms, dims, hidden, _ = spread(operands)
     return terms, Value(0, T.ONE, dims, hidden)
 
 
@@ -119,10 +119,10 @@ def check_product(name: str, ins: list[Value]) -> Value | None:
         return None
     for i, v in enumerate(ins):
         only_sums(name, v)
-        for other in (*ins[:i], *ins[i + 1 :]):
-            clash = v.debts & (other.axes | other.debts)
+        for factor in (*ins[:i], *ins[i + 1 :]):
+            clash = v.debts & (factor.axes | factor.debts)
             if clash:
-                what = PICKED if _is_picked(other) else "a value"
+                what = PICKED if _is_picked(factor) else "a value"
                 raise Unknown(
                     f"{name} of it with {what} that differs over the same axis cannot come before "
                     "the sum",
@@ -168,8 +168,8 @@ def quotients(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
         ins = not_dropped(op, ins)
     debtor = check_product("the quotient", ins)
     terms, like = combined(w, ins)
-    made = T.multiply([terms[0], T.reciprocal(terms[1])], terms[0][1].shape)
-    return _scaled(w, op, ins, _finish(like, made, debtor))
+    quotient = T.multiply([terms[0], T.reciprocal(terms[1])], terms[0][1].shape)
+    return _scaled(w, op, ins, _finish(like, quotient, debtor))
 
 
 @rule("neg", needs=RING)
@@ -252,8 +252,8 @@ def choose(which: Scaled, cases: list[Scaled]) -> Scaled:
     if T.is_one(which[1]) and len(cases) > int(which[0]) >= 0:
         return cases[int(which[0])]
     lead = next((c for c, _ in cases if c), 1)
-    made = T.elementwise("select", (), [which, *((T.over(c, lead), t) for c, t in cases)], shape)
-    return T.tidy(lead * made[0]), made[1]
+    result = T.elementwise("select", (), [which, *((T.over(c, lead), t) for c, t in cases)], shape)
+    return T.tidy(lead * result[0]), result[1]
 
 
 SIGNS = {
@@ -317,8 +317,8 @@ def parts(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     """Return a part or the conjugate of a complex number; linear, so shares stay shares."""
     (v,) = ins
     only_sums(op.name, v)
-    given = frozen({k: v for k, v in op.params.items() if k != "input_dtype"})
-    coef, out = T.elementwise(op.name, given, [(1, v.term)], v.term.shape)
+    params = frozen({k: v for k, v in op.params.items() if k != "input_dtype"})
+    coef, out = T.elementwise(op.name, params, [(1, v.term)], v.term.shape)
     return [v.having((T.tidy(v.coef * coef), out))]
 
 
@@ -344,20 +344,20 @@ def by_element(w: Notes, op: Leaf, ins: list[Value], name: str) -> list[Value]:
     terms, like = combined(w, ins)
     row = T.of(name)
     if row.commutes:
-        terms = sorted(terms, key=lambda one: (one[1].number, one[0]))
+        terms = sorted(terms, key=lambda term: (term[1].number, term[0]))
         if terms[0] == terms[1] and row.idempotent:
             return [like.having(terms[0])]
     if name == "sign" and terms[0][0]:
         ((coef, t),) = terms
         out = T.elementwise(name, (), [(1, t)], t.shape)
         return [like.having((out[0] if coef > 0 else -out[0], out[1]))]
-    given = {k: v for k, v in op.params.items() if k not in ("accuracy", "sharding")}
+    settings = {k: v for k, v in op.params.items() if k not in ("accuracy", "sharding")}
     dtype = dtype_of(op.ins[0])
     exact = row.selects or row.bounded or row.truth
     if row.bits or (kind_of(dtype) == NARROW and not exact):
         # Conversions leave the term unchanged, so a result that wraps around has to name its dtype.
-        given["operand"] = str(dtype)
-    params = frozen(given)
+        settings["operand"] = str(dtype)
+    params = frozen(settings)
     if len(op.outs) == 1:
         return [like.having(T.elementwise(name, params, terms, terms[0][1].shape))]
     return [

@@ -68,16 +68,16 @@ def all_at_once(w: Notes, op: Scan, ins: list[Value]) -> list[Value] | None:
     trial = w.anew()
     try:
         parts = [_dealt(trial, x, steps) for x in xs]
-        given = [_given(v, how, steps) for v, how in zip(carry, changes, strict=True)]
+        starts = [_given(v, how, steps) for v, how in zip(carry, changes, strict=True)]
         body, outs = _adding(op, changes)
-        found = trial.run(body, [*consts, *given, *parts])
+        values = trial.run(body, [*consts, *starts, *parts])
     except Unknown:
         return None
     if trial.mistakes:  # a non-linear operation on a step's own rows
         return None
     try:
-        added = [_total(v, steps) for v in found[:outs]]
-        stacked = [_stacked(v, steps) for v in found[outs:]]
+        added = [_total(v, steps) for v in values[:outs]]
+        stacked = [_stacked(v, steps) for v in values[outs:]]
         results = _ends(trial, changes, carry, added, op)
     except Unknown:
         return None
@@ -106,14 +106,14 @@ def _once(
 def carried(op: Scan) -> list[Carried] | None:
     """Return how a step changes each carried value, or None if one has another use."""
     body = op.body
-    given = body.ins[op.consts : op.consts + op.carry]
-    makers = {out: one for one in body.ops for out in one.outs}
+    carries = body.ins[op.consts : op.consts + op.carry]
+    makers = {out: inner for inner in body.ops for out in inner.outs}
     used: dict[Var, int] = {}
-    for atom in [*(a for one in body.ops for a in one.ins), *body.outs]:
+    for atom in [*(a for inner in body.ops for a in inner.ins), *body.outs]:
         if isinstance(atom, Var):
             used[atom] = used.get(atom, 0) + 1
     changes: list[Carried] = []
-    for var, out in zip(given, body.outs, strict=False):
+    for var, out in zip(carries, body.outs, strict=False):
         if out is var:
             changes.append(None)
             continue
@@ -146,7 +146,7 @@ def _shape(atom: Atom) -> tuple[int, ...]:
 def _adding(op: Scan, changes: list[Carried]) -> tuple[Body, int]:
     """Return the body that returns the addends instead of the sums, and their number."""
     gone = {id(how.op) for how in changes if isinstance(how, Added)}
-    ops = [one for one in op.body.ops if id(one) not in gone]
+    ops = [inner for inner in op.body.ops if id(inner) not in gone]
     added = [how.what for how in changes if isinstance(how, Added)]
     return Body(op.body.ins, ops, [*added, *op.body.outs[op.carry :]]), len(added)
 
@@ -184,16 +184,16 @@ def _merged(w: Notes, x: Value) -> Iterator[Value]:
     """Yield the ways to merge the first dimension into another one."""
     for place in range(max(1, len(x.dims) - 1)):
         with contextlib.suppress(Unknown):
-            own = _moved(x, place)
-            yield reshaped(own, x.local[1:], w.known, w.shapes_of(own.term))
+            moved = _moved(x, place)
+            yield reshaped(moved, x.local[1:], w.known, w.shapes_of(moved.term))
 
 
 def _moved(x: Value, place: int) -> Value:
     """Move the first dimension to another position."""
     lead = len(x.hidden)
     order = [*range(1, place + 1), 0, *range(place + 1, len(x.dims))]
-    made = T.transpose(x.scaled, [*range(lead), *(lead + d for d in order)])
-    return x.having(made, dims=tuple(x.dims[d] for d in order))
+    moved = T.transpose(x.scaled, [*range(lead), *(lead + d for d in order)])
+    return x.having(moved, dims=tuple(x.dims[d] for d in order))
 
 
 def _dealt(w: Notes, x: Value, steps: Axis) -> Value:

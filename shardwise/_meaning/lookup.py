@@ -241,12 +241,12 @@ def _scattered(w: Notes, op: Leaf, x: Value, index: Value, update: Value, adds: 
         again = dataclasses.replace(op, params={**op.params, "dimension_numbers": changed})
         try:
             places = _cut_here(thickened(index, at), at, dim)
-            result = _scattered(w, again, x, places, _cut_here(update, e, dim), adds)
+            scattered = _scattered(w, again, x, places, _cut_here(update, e, dim), adds)
         except Unknown:
             continue
         # Either each device has one row, or all add to the same row; the reference decides.
-        if w.known(result.term):
-            return result
+        if w.known(scattered.term):
+            return scattered
     update = whole_along(update, [d for d in window if d not in full.values()])
     batch_rows = [rows[i] for i in batch_i]
     loose = [d for d in rows if d not in batch_rows]
@@ -301,8 +301,8 @@ def _scattered(w: Notes, op: Leaf, x: Value, index: Value, update: Value, adds: 
     masked = _by_mask(x, index, update, numbers, dims)
     if masked is not None:
         return masked.having(masked.scaled, owed=owed, born=born)
-    term = T.make("scatter_add", params, (index.scaled, (1, rows_of)), small)
-    scaled = T.bcast((update.coef, term), shape, keep) if update.coef else T.zero(shape)
+    scattered = T.make("scatter_add", params, (index.scaled, (1, rows_of)), small)
+    scaled = T.bcast((update.coef, scattered), shape, keep) if update.coef else T.zero(shape)
     return Value(*scaled, tuple(dims), tuple(hidden), owed, born)
 
 

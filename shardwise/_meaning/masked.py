@@ -132,7 +132,9 @@ def _owns(live: np.ndarray, place: np.ndarray, points: Points, size: int) -> boo
     """Return whether each device keeps exactly its own rows, read at their local positions."""
     local = points.index - points.device * size
     inside = (local >= 0) & (local < size)
-    return bool((live == inside).all() and (place[inside.astype(bool)] == local[inside.astype(bool)]).all())
+    return bool(
+        (live == inside).all() and (place[inside.astype(bool)] == local[inside.astype(bool)]).all()
+    )
 
 
 def _choice(t: Term) -> tuple[Scaled, int, Scaled] | None:

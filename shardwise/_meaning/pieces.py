@@ -33,7 +33,7 @@ def equal_in_pieces(a: Value, b: Value) -> bool:
 
 def _seams(t: Term) -> set[int]:
     """Return the dimensions along which a term is concatenated."""
-    found: set[int] = set()
+    seams: set[int] = set()
     stack, seen = [t], {t}
     while stack:
         top = stack.pop()
@@ -41,14 +41,14 @@ def _seams(t: Term) -> set[int]:
             continue
         inner = top.kids[0][1] if top.op == "bcast" else None
         if top.op == "concatenate":
-            found.add(top.params)
+            seams.add(top.params)
         elif inner is not None and inner.op == "concatenate":
-            found.add(top.params[inner.params])
+            seams.add(top.params[inner.params])
         for _, kid in top.kids if top.op in BY_ELEMENT | {"sum", "product"} else ():
             if kid not in seen:
                 seen.add(kid)
                 stack.append(kid)
-    return found
+    return seams
 
 
 def take(x: Scaled, d: int, i: int) -> Scaled:
@@ -56,16 +56,16 @@ def take(x: Scaled, d: int, i: int) -> Scaled:
     coef, t = x
     if not coef:
         return T.zero(_without(t.shape, d))
-    made = _element(t, d, i)
-    return T.tidy(coef * made[0]), made[1]
+    element = _element(t, d, i)
+    return T.tidy(coef * element[0]), element[1]
 
 
 @functools.lru_cache(maxsize=1 << 16)
 def _element(t: Term, d: int, i: int) -> Scaled:
     # Subterms are shared: without the cache the work would double with every operation.
     shape = _without(t.shape, d)
-    made = _taken(t, d, i, shape)
-    return made if made is not None else T.reshape(T.cut((1, t), d, i, 1), shape)
+    element = _taken(t, d, i, shape)
+    return element if element is not None else T.reshape(T.cut((1, t), d, i, 1), shape)
 
 
 def _taken(t: Term, d: int, i: int, shape: Shape) -> Scaled | None:
@@ -83,7 +83,7 @@ def _taken(t: Term, d: int, i: int, shape: Shape) -> Scaled | None:
             return _product(t, d, i, shape)
         case "transpose":
             inner = take(t.kids[0], t.params[d], i)
-            order = [own - (own > t.params[d]) for e, own in enumerate(t.params) if e != d]
+            order = [dim - (dim > t.params[d]) for e, dim in enumerate(t.params) if e != d]
             return T.transpose(inner, order)
         case "concatenate":
             return _piece(t, d, i, shape)

@@ -87,7 +87,9 @@ def rule(
 
 def table() -> dict[str, str]:
     """Return every primitive that has a rule, with the first line of the rule's docstring."""
-    return {name: (own.read.__doc__ or "").split("\n")[0] for name, own in sorted(RULES.items())}
+    return {
+        name: (entry.read.__doc__ or "").split("\n")[0] for name, entry in sorted(RULES.items())
+    }
 
 
 def structural(
@@ -95,8 +97,8 @@ def structural(
 ) -> Value:
     """Rearrange one operand linearly: coefficient, debts and hidden axes are unchanged."""
     shape = (*hidden_sizes(v.hidden), *map(whole_size, dims))
-    made = term if term is not None else T.linear(name, params, v.scaled, shape)
-    return v.having(made, dims=dims)
+    result = term if term is not None else T.linear(name, params, v.scaled, shape)
+    return v.having(result, dims=dims)
 
 
 def frozen(value: Any) -> Any:

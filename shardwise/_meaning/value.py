@@ -187,10 +187,10 @@ def _pieces(dim: Dim, axis: Axis) -> tuple[list[int], int]:
     """Return the sizes a dimension is divided into, and the index of the axis among them."""
     pieces, spot = [], -1
     for segment in dim:
-        for one in segment[1]:
-            if one == axis:
+        for cut_axis in segment[1]:
+            if cut_axis == axis:
                 spot = len(pieces)
-            pieces.append(one.size)
+            pieces.append(cut_axis.size)
         pieces.append(_part(segment))
     return pieces, spot
 
@@ -206,16 +206,16 @@ def read_as(v: Value, dims: Dims) -> Value:
         raise Unknown("one axis would split two dimensions")
     if wanted & v.debts:
         raise Unknown("a value that is still owed over an axis is wanted split along it")
-    changed = [d for d, (own, want) in enumerate(zip(v.dims, dims, strict=True)) if own != want]
+    changed = [d for d, (dim, want) in enumerate(zip(v.dims, dims, strict=True)) if dim != want]
     moving = axes_in(v.dims[d] for d in changed) | axes_in(dims[d] for d in changed)
     for axis in sorted(moving):
         v = hide(v, axis)
     shape: list[int] = [*hidden_sizes(v.hidden)]
     order: list[int] = [d for d, axis in enumerate(v.hidden) if axis not in wanted]
-    for own, want in zip(v.dims, dims, strict=True):
-        if own == want:
+    for dim, want in zip(v.dims, dims, strict=True):
+        if dim == want:
             order.append(len(shape))
-            shape.append(whole_size(own))
+            shape.append(whole_size(dim))
             continue
         for segment in want:
             order += [v.hidden.index(axis) for axis in segment[1]]
@@ -266,5 +266,5 @@ def narrowed(v: Value, d: int) -> Value:
     shape = list(v.term.shape)
     shape[at] = local_size(v.dims[d])
     inner = v.term.kids[0][1]
-    made = T.bcast((v.coef, inner), tuple(shape), v.term.params)
-    return v.having(made, dims=(*v.dims[:d], uncut(shape[at]), *v.dims[d + 1 :]))
+    result = T.bcast((v.coef, inner), tuple(shape), v.term.params)
+    return v.having(result, dims=(*v.dims[:d], uncut(shape[at]), *v.dims[d + 1 :]))

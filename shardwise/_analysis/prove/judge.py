@@ -83,7 +83,10 @@ def judged(
             seen |= dict.fromkeys(row_findings)
         else:
             certain = status == REFUTED
-            meant += [dataclasses.replace(finding, certain=certain and _is_cause([finding])) for finding in row_findings]
+            meant += [
+                dataclasses.replace(finding, certain=certain and _is_cause([finding]))
+                for finding in row_findings
+            ]
         results.append(Result(row.path, mesh, status, _reason(row, row_findings)))
         if not row.gaps and status == UNKNOWN and not row.waits:
             seen[Contradiction.on(mesh)] = None

@@ -51,7 +51,9 @@ class Numbers:
 
     def shows(self, path: str) -> bool:
         """Return whether a result differs with smaller sizes."""
-        return self.run and not self.exact and any(path == wrong_path for _, wrong_path in self.wrong)
+        return (
+            self.run and not self.exact and any(path == wrong_path for _, wrong_path in self.wrong)
+        )
 
     def agree_on(self, path: str) -> bool:
         """Return whether a result was run and was correct on all meshes that were run."""
@@ -60,7 +62,9 @@ class Numbers:
     def cause_of(self, mesh: str, path: str) -> Finding | None:
         """Return the finding of `check` that explains a wrong result."""
         if mesh in self.stuck_on:
-            return next((finding for finding in self.findings if finding.code == Deadlock.code), None)
+            return next(
+                (finding for finding in self.findings if finding.code == Deadlock.code), None
+            )
         causes = (finding for finding in self.findings if path in (finding.leaf, *finding.likewise))
         return next(causes, None)
 

@@ -85,7 +85,9 @@ class Proof:
 
     def _status_on(self, mesh: str) -> str:
         """Return the worst status of the results on one mesh."""
-        statuses = {result.status for result in self.results if result.mesh == mesh} or {self.status}
+        statuses = {result.status for result in self.results if result.mesh == mesh} or {
+            self.status
+        }
         return next((kind for kind in (REFUTED, UNKNOWN) if kind in statuses), PROVED)
 
     def _head(self) -> str:

@@ -115,7 +115,9 @@ def _prove(
     # The smaller arguments of a run carry no sharding, so it is taken from the arguments here.
     options = Tracing(f, ones, in_specs, static).lying(args), static
     plain = ReadProgram.of(
-        Tracing(baseline, bare, *options) if bare else Tracing(baseline, None, static=static, alone=True),
+        Tracing(baseline, bare, *options)
+        if bare
+        else Tracing(baseline, None, static=static, alone=True),
         ones,
         args,
     )
