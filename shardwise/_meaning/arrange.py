@@ -68,9 +68,9 @@ def reshapes(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
 def squeezes(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     """Drop dimensions of size 1; a cut along one becomes hidden."""
     (v,) = ins
-    gone = {d % len(v.dims) for d in op.params["dimensions"]}
-    v = whole_along(v, sorted(gone))
-    dims = tuple(dim for d, dim in enumerate(v.dims) if d not in gone)
+    dropped = {d % len(v.dims) for d in op.params["dimensions"]}
+    v = whole_along(v, sorted(dropped))
+    dims = tuple(dim for d, dim in enumerate(v.dims) if d not in dropped)
     shape = (*hidden_sizes(v.hidden), *map(whole_size, dims))
     return [v.having(T.reshape(v.scaled, shape), dims=dims)]
 
@@ -80,11 +80,11 @@ def broadcasts(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     """Add dimensions that every device has whole; the others keep their cuts."""
     v = ins[0]
     local, places = op.params["shape"], op.params["broadcast_dimensions"]
-    grown = [i for i, d in enumerate(places) if local_size(v.dims[i]) != local[d]]
-    v = whole_along(v, grown)
+    expanded = [i for i, d in enumerate(places) if local_size(v.dims[i]) != local[d]]
+    v = whole_along(v, expanded)
     dims = [uncut(size) for size in local]
     for i, d in enumerate(places):
-        if i not in grown:
+        if i not in expanded:
             dims[d] = v.dims[i]
     shape = (*hidden_sizes(v.hidden), *map(whole_size, dims))
     lead = len(v.hidden)

@@ -147,13 +147,13 @@ def _bounds_of(t: Term) -> Bounds | None:
     while stack:
         top = stack[-1]
         kids = _bounding(top)
-        waiting = [kid for coef, kid in kids if coef and kid not in _KNOWN]
-        if top in _KNOWN or not waiting:
+        pending = [kid for coef, kid in kids if coef and kid not in _KNOWN]
+        if top in _KNOWN or not pending:
             if top not in _KNOWN:
                 _KNOWN[top] = _own(top, kids)
             stack.pop()
         else:
-            stack.append(waiting[0])
+            stack.append(pending[0])
             if any(kid in _KNOWN and _KNOWN[kid] is None for coef, kid in kids if coef):
                 _KNOWN[top] = None  # one unknown operand suffices
                 stack.pop()

@@ -85,10 +85,10 @@ def gaps(w: Notes, want: Value, got: Value) -> list[Gap]:
     if mistakes:
         stray = _first_stray(w, [got.term, *(t for mistake in mistakes for t in mistake.made_of)])
         return [Gap("other", got.term, stray=stray or mistakes[0].op)]
-    parted = list(_parting(want.scaled, got.scaled))
-    parted = [gap for gap in parted if not gap.asked] or parted
-    if all(gap.kind == "times" for gap in parted):
-        terms = {gap.term for gap in parted}
+    differences = list(_parting(want.scaled, got.scaled))
+    differences = [gap for gap in differences if not gap.asked] or differences
+    if all(gap.kind == "times" for gap in differences):
+        terms = {gap.term for gap in differences}
         steps = {t: steps_of(w, t, terms) for t in terms}
         return [
             dataclasses.replace(
@@ -96,13 +96,13 @@ def gaps(w: Notes, want: Value, got: Value) -> list[Gap]:
                 steps=(*_before(w, steps[gap.term], gap.ratio), *steps[gap.term]),
                 whole=gap.term is got.term,
             )
-            for gap in parted
+            for gap in differences
         ]
     if got.term in w.joined:
         kind, op, axes = w.joined[got.term]
         return [Gap(kind, got.term, stray=op, axes=axes)]
-    unlike = [gap.term for gap in parted if gap.kind == "other"]
-    stray = _first_stray(w, unlike) or _first_stray(w, [got.term])
+    others = [gap.term for gap in differences if gap.kind == "other"]
+    stray = _first_stray(w, others) or _first_stray(w, [got.term])
     return [Gap("other", got.term, stray=stray, filled=_filled_up(w, got.term))]
 
 
@@ -128,15 +128,15 @@ def _exponent(w: Notes, mistake: Mistake) -> bool:
 
 
 def _exponent_of(w: Notes, born: Op) -> bool:
-    kept, apart = {*born.outs}, set[Var]()
+    kept, differences = {*born.outs}, set[Var]()
     for out, op in w.makers.items():
         name = op.name if isinstance(op, Leaf) else ""
         operands = {atom for atom in op.ins if isinstance(atom, Var)}
-        if operands & apart and name.startswith("exp"):
+        if operands & differences and name.startswith("exp"):
             return True
         differs = operands & kept and name in ("add", "sub")
-        if differs or (operands & apart and name in _KEEPS | _SCALES):
-            apart.add(out)
+        if differs or (operands & differences and name in _KEEPS | _SCALES):
+            differences.add(out)
         elif operands & kept and name in _KEEPS:
             kept.add(out)
     return False
@@ -348,12 +348,12 @@ def steps_of(w: Notes, t: Term, beside: Container[Term]) -> list[Step]:
 
 def _nearest(w: Notes, t: Term, through: Container[str]) -> list[Step]:
     """Return the recorded steps of a term, or of the nearest ones below `through` operations."""
-    front = [t]
+    frontier = [t]
     for _ in range(12):
-        steps = [step for term in front for step in w.steps.get(T.core(term), ())]
+        steps = [step for term in frontier for step in w.steps.get(T.core(term), ())]
         if steps:
             return steps
-        front = [kid for term in front if term.op in through for kid in _parts(term)]
+        frontier = [kid for term in frontier if term.op in through for kid in _parts(term)]
     return []
 
 

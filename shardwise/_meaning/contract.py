@@ -126,8 +126,8 @@ def sorts(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     stable = op.params["is_stable"]
 
     def made(i: int) -> T.Made:
-        how = keys, stable, i
-        return lambda kids, shape, number: T.function("sort", (number(at), *how), kids, shape)
+        options = keys, stable, i
+        return lambda kids, shape, number: T.function("sort", (number(at), *options), kids, shape)
 
     kids = [v.scaled for v in ins]
     return [v.having(T.beside([at], kids, v.term.shape, made(i))) for i, v in enumerate(ins)]
@@ -145,8 +145,8 @@ def largest(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     v = whole_along(ins[0], [d])
     dims = (*v.dims[:d], uncut(op.outs[0].shape[d]), *v.dims[d + 1 :])
     shape = (*hidden_sizes(v.hidden), *map(whole_size, dims))
-    how = {key: value for key, value in op.params.items() if key not in DIMENSIONS}
-    params = (frozen(how), d + len(v.hidden))
+    options = {key: value for key, value in op.params.items() if key not in DIMENSIONS}
+    params = (frozen(options), d + len(v.hidden))
     return [
         v.having(T.function(op.name, (*params, i), [v.scaled], shape), dims=dims) for i in range(2)
     ]
@@ -209,11 +209,11 @@ def meet(w: Notes, x: Value, y: Value, pairs: list[tuple[int, int]]) -> tuple[Va
         # Once an axis is hidden, reading it as a cut only helps if the reference has both terms.
         hidden = {*x.hidden, *y.hidden} & axes_in([x.dims[i], y.dims[j]])
         if hidden:
-            options = [both for both in options if w.known(both[0].term) and w.known(both[1].term)]
+            options = [pair for pair in options if w.known(pair[0].term) and w.known(pair[1].term)]
         if not options:
             x, y = whole_along(x, [i]), whole_along(y, [j])
         else:
-            x, y = max(options, key=lambda both: w.known(both[0].term) + w.known(both[1].term))
+            x, y = max(options, key=lambda pair: w.known(pair[0].term) + w.known(pair[1].term))
     return x, y
 
 
@@ -228,9 +228,9 @@ def part_ways(x: Value, y: Value, cx, cy, bx, by) -> tuple[Value, Value]:
     paired_x, paired_y = {*cx, *bx}, {*cy, *by}
     free_x = axes_in(dim for d, dim in enumerate(x.dims) if d not in paired_x)
     free_y = axes_in(dim for d, dim in enumerate(y.dims) if d not in paired_y)
-    both = axes_in(x.dims[d] for d in paired_x)
-    clash = (free_x & (free_y | both | set(y.hidden))) | (free_y & (both | set(x.hidden)))
-    clash |= both & {*x.hidden, *y.hidden}
+    paired = axes_in(x.dims[d] for d in paired_x)
+    clash = (free_x & (free_y | paired | set(y.hidden))) | (free_y & (paired | set(x.hidden)))
+    clash |= paired & {*x.hidden, *y.hidden}
     for axis in sorted(clash):
         x, y = hide(x, axis), hide(y, axis)
     return x, y

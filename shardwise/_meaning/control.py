@@ -196,9 +196,9 @@ def free_in(t: Term, depth: int, seen: dict[Term, bool] | None = None) -> bool:
 def _looped(index: object, base: tuple, shape: Shape, coef: Coef) -> Scaled:
     # Without depth and leads as parameters, two loops that scan over different dimensions of one
     # array, or bind different symbols, would be the same term.
-    outs, carry, xs, *how = base
+    outs, carry, xs, *settings = base
     kids = (*outs, *carry, *xs)
-    result = T.function("loop", (index, len(outs), len(carry), *how), kids, shape)
+    result = T.function("loop", (index, len(outs), len(carry), *settings), kids, shape)
     return T.tidy(coef * result[0]), result[1]
 
 

@@ -115,10 +115,8 @@ class DeviceWalk(Walk):
 
     def asked_in(self, op: Op) -> bool:
         """Return whether a body of the operation uses the coordinate along the axis."""
-        inner = [inner_op for body in op.bodies for inner_op in walk(body.ops)]
-        return any(
-            isinstance(inner_op, AxisIndex) and inner_op.axis == self.axis for inner_op in inner
-        )
+        ops = [inner for body in op.bodies for inner in walk(body.ops)]
+        return any(isinstance(inner, AxisIndex) and inner.axis == self.axis for inner in ops)
 
     def apart_each(self, op: Op, ins: list[Any]) -> list[Any]:
         match op:

@@ -122,9 +122,9 @@ def check_product(name: str, ins: list[Value]) -> Value | None:
         for factor in (*ins[:i], *ins[i + 1 :]):
             clash = v.debts & (factor.axes | factor.debts)
             if clash:
-                what = PICKED if _is_picked(factor) else "a value"
+                noun = PICKED if _is_picked(factor) else "a value"
                 raise Unknown(
-                    f"{name} of it with {what} that differs over the same axis cannot come before "
+                    f"{name} of it with {noun} that differs over the same axis cannot come before "
                     "the sum",
                     clash,
                 )
@@ -177,8 +177,8 @@ def negatives(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     """Negate; cut and share are kept, and an owed maximum becomes a minimum."""
     if few_bits(dtype_of(op.ins[0])) and any(kind != "sum" for _, kind in ins[0].owed):
         raise Unknown("the negative of a maximum that is still owed may wrap around")
-    turned = {"sum": "sum", "max": "min", "min": "max"}
-    owed = frozenset((axis, turned[kind]) for axis, kind in ins[0].owed)
+    negated = {"sum": "sum", "max": "min", "min": "max"}
+    owed = frozenset((axis, negated[kind]) for axis, kind in ins[0].owed)
     return [ins[0].having((-ins[0].coef, ins[0].term), owed=owed)]
 
 
@@ -232,9 +232,9 @@ def selections(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     refuse_debts("a choice by a share", [which])
     cases, debtor = settle(w, op, cases)
     if debtor is not None and which.axes & debtor.debts:
-        what = f"a choice by {PICKED}" if _is_picked(which) else "a choice"
+        noun = f"a choice by {PICKED}" if _is_picked(which) else "a choice"
         raise Unknown(
-            f"{what} that differs over the same axis as {share_words(debtor.debts)}",
+            f"{noun} that differs over the same axis as {share_words(debtor.debts)}",
             debtor.debts,
         )
     terms, like = combined(w, [which, *cases])
@@ -285,8 +285,8 @@ def comparisons(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     coef, shape = gap.coef, gap.term.shape
     if coef < 0:
         name = primitives.of(name).mirror
-    sign, how = SIGNS.get(name, name), FLOATING if inexact else ()
-    return [gap.having(T.elementwise(sign, how, [(1 if coef else 0, gap.term)], shape))]
+    sign, params = SIGNS.get(name, name), FLOATING if inexact else ()
+    return [gap.having(T.elementwise(sign, params, [(1 if coef else 0, gap.term)], shape))]
 
 
 def _as_given(name: str, terms: list[Scaled]) -> Scaled:

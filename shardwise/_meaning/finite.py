@@ -51,10 +51,10 @@ def added_up(numbers: Any, at: int, x: Term, y: Term, shape: Shape) -> Scaled:
     """Contract operand `at` with ones: sum it along the contracted dimensions."""
     t, (c, b) = (x, y)[at], (numbers[0][at], numbers[1][at])
     kept = [d for d in range(len(t.shape)) if d not in c]
-    loose = [d for d in kept if d not in b]
+    free = [d for d in kept if d not in b]
     # The result has batch dimensions, then the free ones of the first and of the second operand.
     before = len(x.shape) - len(c) - len(b) if at else 0
-    place = {d: i for i, d in enumerate(b)} | {d: len(b) + before + i for i, d in enumerate(loose)}
+    place = {d: i for i, d in enumerate(b)} | {d: len(b) + before + i for i, d in enumerate(free)}
     order = sorted(kept, key=place.__getitem__)
-    turned = T.transpose(T.reduce("sum", (1, t), c), [kept.index(d) for d in order])
-    return T.bcast(turned, shape, [place[d] for d in order])
+    transposed = T.transpose(T.reduce("sum", (1, t), c), [kept.index(d) for d in order])
+    return T.bcast(transposed, shape, [place[d] for d in order])

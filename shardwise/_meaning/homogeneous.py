@@ -52,13 +52,13 @@ def _degree(x: Scaled, symbols: frozenset[Term]) -> int | None:
     try:
         while stack:
             t = stack[-1]
-            waiting = [kid for c, kid in t.kids if c and kid not in degrees]
-            if t in degrees or not waiting:
+            pending = [kid for c, kid in t.kids if c and kid not in degrees]
+            if t in degrees or not pending:
                 if t not in degrees:
                     degrees[t] = _own(t, symbols, degrees)
                 stack.pop()
             else:
-                stack += waiting
+                stack += pending
     except Mixed:
         return None
     return degrees[x[1]]

@@ -68,7 +68,7 @@ def all_at_once(w: Notes, op: Scan, ins: list[Value]) -> list[Value] | None:
     trial = w.anew()
     try:
         parts = [_dealt(trial, x, steps) for x in xs]
-        starts = [_given(v, how, steps) for v, how in zip(carry, changes, strict=True)]
+        starts = [_given(v, change, steps) for v, change in zip(carry, changes, strict=True)]
         body, outs = _adding(op, changes)
         values = trial.run(body, [*consts, *starts, *parts])
     except Unknown:
@@ -120,12 +120,12 @@ def carried(op: Scan) -> list[Carried] | None:
         maker = makers.get(out) if isinstance(out, Var) else None
         if not isinstance(maker, Leaf) or maker.name not in ADDITIONS or var not in maker.ins:
             return None
-        what = maker.ins[1] if maker.ins[0] is var else maker.ins[0]
-        by = _number(what)
-        if by is not None and not op.reverse and not var.shape:
-            changes.append(Counted(by))
-        elif used[var] == used[maker.outs[0]] == 1 and _shape(what) == tuple(var.shape):
-            changes.append(Added(maker, what))
+        addend = maker.ins[1] if maker.ins[0] is var else maker.ins[0]
+        increment = _number(addend)
+        if increment is not None and not op.reverse and not var.shape:
+            changes.append(Counted(increment))
+        elif used[var] == used[maker.outs[0]] == 1 and _shape(addend) == tuple(var.shape):
+            changes.append(Added(maker, addend))
         else:
             return None
     return changes
@@ -145,9 +145,9 @@ def _shape(atom: Atom) -> tuple[int, ...]:
 
 def _adding(op: Scan, changes: list[Carried]) -> tuple[Body, int]:
     """Return the body that returns the addends instead of the sums, and their number."""
-    gone = {id(how.op) for how in changes if isinstance(how, Added)}
-    ops = [inner for inner in op.body.ops if id(inner) not in gone]
-    added = [how.what for how in changes if isinstance(how, Added)]
+    removed = {id(change.op) for change in changes if isinstance(change, Added)}
+    ops = [inner for inner in op.body.ops if id(inner) not in removed]
+    added = [change.what for change in changes if isinstance(change, Added)]
     return Body(op.body.ins, ops, [*added, *op.body.outs[op.carry :]]), len(added)
 
 
@@ -234,11 +234,11 @@ def _ends(
 ) -> list[Value]:
     """Return the final carry of the loop."""
     rest, results = iter(added), []
-    for how, start in zip(changes, carry, strict=True):
-        if how is None:
+    for change, start in zip(changes, carry, strict=True):
+        if change is None:
             results.append(start)
-        elif isinstance(how, Counted):
-            results.append(whole(T.add([start.scaled, (how.by * op.length, T.ONE)], ())))
+        elif isinstance(change, Counted):
+            results.append(whole(T.add([start.scaled, (change.by * op.length, T.ONE)], ())))
         else:
-            results += RULES["add"](w, how.op, [start, next(rest)])
+            results += RULES["add"](w, change.op, [start, next(rest)])
     return results

@@ -59,13 +59,13 @@ def gathers(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     batch_i = tuple(getattr(numbers, "start_indices_batching_dims", ()))
     index = whole_along(index, [len(index.dims) - 1])
     x, index = meet(w, x, index, [*zip(batch_x, batch_i, strict=True)])
-    apart = {*numbers.start_index_map, *batch_x}
-    full = [d for d in range(len(x.dims)) if d not in apart and sizes[d] == x.local[d]]
+    addressed = {*numbers.start_index_map, *batch_x}
+    full = [d for d in range(len(x.dims)) if d not in addressed and sizes[d] == x.local[d]]
     x = whole_along(x, [d for d in range(len(x.dims)) if d not in full and d not in batch_x])
     paired = axes_in(x.dims[d] for d in batch_x)
-    loose = (x.axes - paired) & index.axes
+    unpaired = (x.axes - paired) & index.axes
     for d in full:
-        if _one_each(x, d) and axes_in([x.dims[d]]) <= loose:
+        if _one_each(x, d) and axes_in([x.dims[d]]) <= unpaired:
             kept = [
                 e for e in range(len(x.dims)) if e not in {*numbers.collapsed_slice_dims, *batch_x}
             ]
@@ -73,7 +73,7 @@ def gathers(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
             params = {**op.params, "dimension_numbers": changed}
             split = _cut_here(thickened(index, at), at, x.dims[d])
             return gathers(w, dataclasses.replace(op, params=params), [x, split])
-    for axis in sorted(loose | (paired & {*x.hidden, *index.hidden})):
+    for axis in sorted(unpaired | (paired & {*x.hidden, *index.hidden})):
         x, index = hide(x, axis), hide(index, axis)
     if x.debts & index.axes:
         raise Unknown(
@@ -128,8 +128,8 @@ def _cut_here(v: Value, at: int, dim: Dim) -> Value:
 
 def _without_axes(segment: tuple[int, tuple[Axis, ...]], axes: frozenset[Axis]) -> Any:
     size, segment_axes = segment
-    gone = math.prod(axis.size for axis in segment_axes if axis in axes)
-    return size // gone, tuple(axis for axis in segment_axes if axis not in axes)
+    divisor = math.prod(axis.size for axis in segment_axes if axis in axes)
+    return size // divisor, tuple(axis for axis in segment_axes if axis not in axes)
 
 
 def _batched(numbers: Any, d: int, place: int) -> tuple[Any, int]:
@@ -238,10 +238,10 @@ def _scattered(w: Notes, op: Leaf, x: Value, index: Value, update: Value, adds: 
         axes = tuple(sorted(index.axes))
         dim = update.dims[e] or tidy_dim([(math.prod(hidden_sizes(axes)), axes)])
         changed, at = _batched(numbers, d, e)
-        again = dataclasses.replace(op, params={**op.params, "dimension_numbers": changed})
+        batched = dataclasses.replace(op, params={**op.params, "dimension_numbers": changed})
         try:
             places = _cut_here(thickened(index, at), at, dim)
-            scattered = _scattered(w, again, x, places, _cut_here(update, e, dim), adds)
+            scattered = _scattered(w, batched, x, places, _cut_here(update, e, dim), adds)
         except Unknown:
             continue
         # Either each device has one row, or all add to the same row; the reference decides.
@@ -249,19 +249,19 @@ def _scattered(w: Notes, op: Leaf, x: Value, index: Value, update: Value, adds: 
             return scattered
     update = whole_along(update, [d for d in window if d not in full.values()])
     batch_rows = [rows[i] for i in batch_i]
-    loose = [d for d in rows if d not in batch_rows]
+    free_rows = [d for d in rows if d not in batch_rows]
     if not adds:
         update, index = (
-            whole_along(update, loose),
-            whole_along(index, [rows.index(d) for d in loose]),
+            whole_along(update, free_rows),
+            whole_along(index, [rows.index(d) for d in free_rows]),
         )
-    over = axes_in(update.dims[d] for d in loose)
-    clash = over & axes_in(update.dims[d] for d in range(len(update.dims)) if d not in loose)
+    over = axes_in(update.dims[d] for d in free_rows)
+    clash = over & axes_in(update.dims[d] for d in range(len(update.dims)) if d not in free_rows)
     clash |= (axes_in(update.dims) | axes_in(index.dims)) & {*update.hidden, *index.hidden}
     clash |= axes_in(update.dims[d] for d in window) & axes_in(index.dims)
     for axis in sorted(clash):
         update, index = hide(update, axis), hide(index, axis)
-    over = axes_in(update.dims[d] for d in loose)
+    over = axes_in(update.dims[d] for d in free_rows)
     dims = [uncut(size) for size in x.local]
     for d, e in full.items():
         dims[d] = update.dims[e]
@@ -287,11 +287,11 @@ def _scattered(w: Notes, op: Leaf, x: Value, index: Value, update: Value, adds: 
     alike = [d for d, e in full.items() if lead + e in T.uniform_dims(update.term)]
     if not adds:
         alike = [d for d in alike if lead + d in T.uniform_dims(x.term)]
-    also = [full[d] for d in alike]
-    params = (op.name, _without(numbers, alike, also), str(op.params["mode"]), lead)
+    update_dims = [full[d] for d in alike]
+    params = (op.name, _without(numbers, alike, update_dims), str(op.params["mode"]), lead)
     keep = [d for d in range(len(shape)) if d - lead not in alike]
     small = tuple(shape[d] for d in keep)
-    rows_of = T.strip(update.term, {*shifted(also, lead)})
+    rows_of = T.strip(update.term, {*shifted(update_dims, lead)})
     if not adds:
         table = x.coef, T.strip(x.term, {*shifted(alike, lead)})
         kids = [table, index.scaled, (update.coef, rows_of)]

@@ -47,13 +47,13 @@ class Merger:
         stack = [x[1]]
         while stack:
             t = stack[-1]
-            waiting = [kid for coef, kid in t.kids if coef and kid not in self.made]
-            if t in self.made or not waiting:
+            pending = [kid for coef, kid in t.kids if coef and kid not in self.made]
+            if t in self.made or not pending:
                 if t not in self.made:
                     self.made[t] = self._own(t)
                 stack.pop()
             else:
-                stack += waiting
+                stack += pending
             if len(self.made) > MANY:
                 return None
         return self._of(x)

@@ -97,9 +97,9 @@ def _taken(t: Term, d: int, i: int, shape: Shape) -> Scaled | None:
             return T.cut(inner, along - (along > d), start, t.shape[along], stride)
         case "reduce_sum" | "reduce_max" | "reduce_min":
             kept = [e for e in range(len(t.kids[0][1].shape)) if e not in t.params]
-            gone = kept[d]
-            inner = take(t.kids[0], gone, i)
-            return T.reduce(t.op[7:], inner, [e - (e > gone) for e in t.params])
+            source = kept[d]
+            inner = take(t.kids[0], source, i)
+            return T.reduce(t.op[7:], inner, [e - (e > source) for e in t.params])
     if t.op in BY_ELEMENT and all(kid.shape == t.shape for _, kid in t.kids):
         return T.elementwise(t.op, t.params, [take(kid, d, i) for kid in t.kids], shape)
     return None

@@ -70,17 +70,17 @@ class Reading:
         merge = Merger()
         rows = []
         for out, want, got in zip(body.outs, plain.results, own.results, strict=True):
-            parted = gaps(own.walk, want, got)
-            unlike = bool(parted) and all(gap.kind == "other" for gap in parted)
+            differences = gaps(own.walk, want, got)
+            unlike = bool(differences) and all(gap.kind == "other" for gap in differences)
             if unlike and equal_merged(want, got, merge):
-                parted = []
-            if parted and len(body.outs) > 1:
+                differences = []
+            if differences and len(body.outs) > 1:
                 # If two lines compute the same, name the one that the result depends on.
                 alone = Body(body.ins, live(body.ops, [out]), [out])
-                if _names_others(parted, body, alone):
-                    again = read(alone, self.constants, plain)
-                    parted = gaps(again.walk, want, again.results[0])
-            rows.append(parted)
+                if _names_others(differences, body, alone):
+                    reread = read(alone, self.constants, plain)
+                    differences = gaps(reread.walk, want, reread.results[0])
+            rows.append(differences)
         return rows
 
 

@@ -23,19 +23,19 @@ from .summed import adding_loops, like_of, made_leaf, sums_in, zeros_of
 
 def rolled(body: Body) -> Body:
     """Return the program with loops in place of repetitions; the same object if there are none."""
-    added = adding_loops(body)
-    again = _Roller(added).rolled()
-    return _needed(again) if again is not body else body
+    accumulated = adding_loops(body)
+    rerolled = _Roller(accumulated).rolled()
+    return _needed(rerolled) if rerolled is not body else body
 
 
 def _needed(body: Body) -> Body:
     """Remove the operations that nothing depends on."""
-    wanted = {atom for atom in body.outs if isinstance(atom, Var)}
+    needed = {atom for atom in body.outs if isinstance(atom, Var)}
     ops = []
     for op in reversed(body.ops):
-        if op.effectful or any(out in wanted for out in op.outs):
+        if op.effectful or any(out in needed for out in op.outs):
             ops.append(op)
-            wanted |= {atom for atom in op.ins if isinstance(atom, Var)}
+            needed |= {atom for atom in op.ins if isinstance(atom, Var)}
     return Body(body.ins, ops[::-1], body.outs)
 
 
@@ -121,23 +121,21 @@ class _Roller:
                 leaves = self.leaves(op, inside)
                 if len(leaves) > 1:
                     yield _Chain(op, at, leaves, _renaming(op))
-        for reduction in sums_in(self.body):
-            maker = self.makers.get(reduction.of)
+        for total in sums_in(self.body):
+            maker = self.makers.get(total.of)
             if maker is None or not isinstance(maker[1], Leaf):
                 continue
-            leaf, at = maker[1], self.makers[reduction.op.outs[0]][0]
-            if leaf.name == "stack" and leaf.params["axis"] in reduction.op.params["axes"]:
-                gone = leaf.params["axis"]
+            leaf, at = maker[1], self.makers[total.op.outs[0]][0]
+            if leaf.name == "stack" and leaf.params["axis"] in total.op.params["axes"]:
+                axis = leaf.params["axis"]
                 yield _Chain(
-                    reduction.op, at, [*leaf.ins], lambda v, o=reduction, g=gone: o.finish(v, g)
+                    total.op,
+                    at,
+                    [*leaf.ins],
+                    lambda v, o=total, g=axis: o.finish(v, g),
                 )
-            elif (
-                leaf.name == "concatenate"
-                and leaf.params["dimension"] in reduction.op.params["axes"]
-            ):
-                yield _Chain(
-                    reduction.op, at, [*leaf.ins], lambda v, o=reduction: o.finish(v, None)
-                )
+            elif leaf.name == "concatenate" and leaf.params["dimension"] in total.op.params["axes"]:
+                yield _Chain(total.op, at, [*leaf.ins], lambda v, o=total: o.finish(v, None))
 
     def leaves(self, root: Leaf, inside: set[int]) -> list[Atom]:
         leaves: list[Atom] = []
@@ -222,9 +220,9 @@ class _Roller:
             if key in loop.made:
                 stack.pop()
                 continue
-            waiting = self.enter(loop, key, atoms)
-            if waiting:
-                stack += waiting
+            pending = self.enter(loop, key, atoms)
+            if pending:
+                stack += pending
             else:
                 stack.pop()
         return loop.made[tuple(map(self.numbers.of, top))]
@@ -255,15 +253,15 @@ class _Roller:
         parts = self.windows(tuple(op.ins[0] for op in ops)) if squeezed else None
         if parts is not None and not parts[0].gone and isinstance(ops[0], Leaf):
             rank = len(parts[0].sizes)
-            gone = tuple(d % rank for d in ops[0].params["dimensions"])
-            parts = [dataclasses.replace(part, gone=gone) for part in parts]
+            dropped = tuple(d % rank for d in ops[0].params["dimensions"])
+            parts = [dataclasses.replace(part, gone=dropped) for part in parts]
             loop.made[key] = self.stack(loop, ops[0], parts)
             return []
         columns = [tuple(op.ins[i] for op in ops) for i in range(len(ops[0].ins))]
         numbers = [tuple(map(self.numbers.of, column)) for column in columns]
-        waiting = [c for c, n in zip(columns, numbers, strict=True) if n not in loop.made]
-        if waiting:
-            return waiting
+        pending = [c for c, n in zip(columns, numbers, strict=True) if n not in loop.made]
+        if pending:
+            return pending
         outs = [like_of(out) for out in ops[0].outs]
         loop.ops.append(dataclasses.replace(ops[0], ins=[loop.made[n] for n in numbers], outs=outs))
         for j, out in enumerate(outs):
@@ -283,7 +281,7 @@ class _Roller:
 
     def stack(self, loop: _Loop, like: Op, parts: list[Window]) -> Var:
         """Stack adjacent slices for the loop to scan over; return one iteration's slice."""
-        first, gone = parts[0], parts[0].gone
+        first, dropped = parts[0], parts[0].gone
         if len({self.numbers.of(part.of) for part in parts}) > 1 or not isinstance(first.of, Var):
             raise _Fails
         if first.of in self.makers and self.makers[first.of][0] >= loop.at:
@@ -295,8 +293,8 @@ class _Roller:
             limits = tuple(a + b for a, b in zip(first.starts, sizes, strict=True))
             params = {"start_indices": first.starts, "limit_indices": limits, "strides": None}
             source = loop.arrange(like, "slice", source, sizes, params)
-        kept = [e for e in range(len(sizes)) if e not in gone]
-        if d in gone:
+        kept = [e for e in range(len(sizes)) if e not in dropped]
+        if d in dropped:
             kept = sorted([*kept, d])
             shape = [sizes[e] for e in kept]
         else:
@@ -307,8 +305,8 @@ class _Roller:
             source = loop.arrange(like, "reshape", source, shape, params)
         if kept.index(d):
             order = (kept.index(d), *(e for e in range(len(shape)) if e != kept.index(d)))
-            turned = [shape[e] for e in order]
-            source = loop.arrange(like, "transpose", source, turned, {"permutation": order})
+            transposed = [shape[e] for e in order]
+            source = loop.arrange(like, "transpose", source, transposed, {"permutation": order})
         step = like_of(like.outs[0], source.shape[1:])
         loop.stacked.append((source, step))
         return step

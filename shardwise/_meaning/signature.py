@@ -101,15 +101,15 @@ class Numbering:
         return self._known.setdefault(key, len(self._known))
 
     def _enter(self, op: Op) -> None:
-        what = self._kind(op)
+        kind = self._kind(op)
         ins = tuple(map(self.of, op.ins))
-        about = tuple(map(self._of_alike, op.ins))
+        alike_ins = tuple(map(self._of_alike, op.ins))
         for j, var in enumerate(op.outs):
             aval = (tuple(var.shape), str(var.dtype))
-            self.exact[var] = self._number((what, ins, j, aval))
+            self.exact[var] = self._number((kind, ins, j, aval))
             part = window(op, j)
             if part is None:
-                self.alike[var] = self._number(("alike", what, about, j, aval))
+                self.alike[var] = self._number(("alike", kind, alike_ins, j, aval))
             else:
                 self.alike[var] = self._number(("window", self._of_alike(part.of), aval))
 

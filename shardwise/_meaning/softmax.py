@@ -142,13 +142,13 @@ class Normal:
 
     def quotient(self, coef: T.Coef, over: Factors, under: Factors, shape: Shape) -> Scaled:
         if not coef or any(T.core(base) is T.NOTHING for base in over):
-            loose = [T.reciprocal((1, base)) for base in under if not positive(base)]
-            loose += [(1, base) for base in over if not positive(base)]
-            return finite.multiply([T.zero(shape), *loose], shape)
+            uncertain = [T.reciprocal((1, base)) for base in under if not positive(base)]
+            uncertain += [(1, base) for base in over if not positive(base)]
+            return finite.multiply([T.zero(shape), *uncertain], shape)
         for base in [base for base in over if base in under and largest(base)]:
-            both = min(over[base], under[base])
-            over[base] -= both
-            under[base] -= both
+            shared = min(over[base], under[base])
+            over[base] -= shared
+            under[base] -= shared
         above = [(1, base) for base in over.elements()]
         below = [T.reciprocal((1, base)) for base in under.elements()]
         result = T.multiply([*above, *below], shape)
@@ -319,10 +319,10 @@ class Normal:
             front = same_along(over, {*c}), same_along(under, {*c})
             rests.append(self.quotient(coef, over - front[0], under - front[1], u.shape))
             kept = [e for e in range(len(u.shape)) if e not in c]
-            loose = [e for e in kept if e not in b]
-            place = {e: b.index(e) if e in b else free + loose.index(e) for e in kept}
+            free_dims = [e for e in kept if e not in b]
+            place = {e: b.index(e) if e in b else free + free_dims.index(e) for e in kept}
             fronts += moved(front, {*c}, t.shape, [place[e] for e in kept])
-            free += len(loose)
+            free += len(free_dims)
         ones = [i for i in (0, 1) if rests[i][0] and T.is_one(rests[i][1])]
         if ones:
             coef = T.tidy(rests[0][0] * rests[1][0])

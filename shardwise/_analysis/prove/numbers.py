@@ -51,13 +51,11 @@ class Numbers:
 
     def shows(self, path: str) -> bool:
         """Return whether a result differs with smaller sizes."""
-        return (
-            self.run and not self.exact and any(path == wrong_path for _, wrong_path in self.wrong)
-        )
+        return self.run and not self.exact and any(path == failed for _, failed in self.wrong)
 
     def agree_on(self, path: str) -> bool:
         """Return whether a result was run and was correct on all meshes that were run."""
-        return self.run and all(path != wrong_path for _, wrong_path in self.wrong)
+        return self.run and all(path != failed for _, failed in self.wrong)
 
     def cause_of(self, mesh: str, path: str) -> Finding | None:
         """Return the finding of `check` that explains a wrong result."""
@@ -145,8 +143,8 @@ def _told(examined: Examined, meshes: Sequence[AbstractMesh], exact: bool) -> Nu
         return Numbers(True, exact, words=f"{_where(run)}, every result is right.")
     wrong = frozenset((result.mesh, result.path) for result in examined.wrong)
     stuck = frozenset(examined.stuck_on)
-    so_on, example = _example(examined)
-    sentence = f"{_where([mesh for mesh in run if mesh in so_on] or run)}: {example}"
+    affected, example = _example(examined)
+    sentence = f"{_where([mesh for mesh in run if mesh in affected] or run)}: {example}"
     return Numbers(True, exact, wrong, stuck, tuple(seen), sentence)
 
 

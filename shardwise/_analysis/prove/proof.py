@@ -70,11 +70,13 @@ class Proof:
         """Return pairs of a word and the meshes it applies to, the worst first."""
         rows = self.by_status().items()
         right = NOTHING if is_not_sharded(self.findings) else PROVED
-        rows = [(right if kind == PROVED else kind.upper(), on) for kind, on in rows if on]
+        rows = [
+            (right if kind == PROVED else kind.upper(), meshes) for kind, meshes in rows if meshes
+        ]
         if brief and len(self.meshes) > 1:
-            of = f" of {len(self.meshes)}" if len(rows) > 1 else ""
-            return [(word, f"{len(on)}{of} meshes") for word, on in rows][:1]
-        return [(word, ", ".join(on)) for word, on in rows]
+            suffix = f" of {len(self.meshes)}" if len(rows) > 1 else ""
+            return [(word, f"{len(meshes)}{suffix} meshes") for word, meshes in rows][:1]
+        return [(word, ", ".join(meshes)) for word, meshes in rows]
 
     def by_status(self) -> dict[str, list[str]]:
         """Return the meshes with refuted results, with unknown results, and the others."""
@@ -85,10 +87,8 @@ class Proof:
 
     def _status_on(self, mesh: str) -> str:
         """Return the worst status of the results on one mesh."""
-        statuses = {result.status for result in self.results if result.mesh == mesh} or {
-            self.status
-        }
-        return next((kind for kind in (REFUTED, UNKNOWN) if kind in statuses), PROVED)
+        kinds = {result.status for result in self.results if result.mesh == mesh} or {self.status}
+        return next((kind for kind in (REFUTED, UNKNOWN) if kind in kinds), PROVED)
 
     def _head(self) -> str:
         parts = "; ".join(f"{status} on {meshes}" for status, meshes in self.head())

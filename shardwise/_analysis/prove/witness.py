@@ -125,17 +125,17 @@ def differing(
     in_specs: Any = None,
 ) -> frozenset[str] | None:
     """Return the paths of results that differ on a small instance; None if none can be run."""
-    ones = one_device(mesh)
+    one_mesh = one_device(mesh)
     for smaller in instances(args):
         try:
             traced = Tracing(f, mesh, in_specs)(smaller, {})
-            plain = Tracing(f, ones, in_specs)(smaller, {}) if reference is None else None
-            if not affordable(traced, mesh) or not (plain is None or affordable(plain, ones)):
+            plain = Tracing(f, one_mesh, in_specs)(smaller, {}) if reference is None else None
+            if not affordable(traced, mesh) or not (plain is None or affordable(plain, one_mesh)):
                 continue
             drawn = _drawn(smaller)
             got = jax.tree.leaves(jax.jit(simulate(f, mesh=mesh, in_specs=in_specs))(*drawn))
-            baseline = simulate(f, mesh=ones, in_specs=in_specs) if reference is None else reference
-            want = jax.tree.leaves(jax.jit(baseline)(*drawn))
+            base = simulate(f, mesh=one_mesh, in_specs=in_specs) if reference is None else reference
+            want = jax.tree.leaves(jax.jit(base)(*drawn))
         except (ShardwiseError, TypeError, ValueError, AssertionError, RuntimeError, MemoryError):
             continue
         rows = zip(traced.result_paths, got, want, strict=True)

@@ -166,8 +166,8 @@ def concatenate(pieces: Sequence[Scaled], d: int, shape: Shape) -> Scaled:
             flat.append((coef, t))
     joined: list[Scaled] = []
     for piece in flat:
-        both = _neighbours(joined[-1], piece, d) if joined else None
-        joined = [*joined[:-1], both] if both is not None else [*joined, piece]
+        merged = _neighbours(joined[-1], piece, d) if joined else None
+        joined = [*joined[:-1], merged] if merged is not None else [*joined, piece]
     if len(joined) == 1:
         return joined[0]
     lead = next((c for c, _ in joined if c), 0)
@@ -191,9 +191,11 @@ def _neighbours(a: Scaled, b: Scaled, d: int) -> Scaled | None:
     if s.op == t.op == "bcast" and s.params == t.params and s.kids == t.kids and d not in s.params:
         return coef, make("bcast", s.params, s.kids, (*s.shape[:d], size, *s.shape[d + 1 :]))
     if s.op == t.op == "bcast" and s.params == t.params and d in s.params:
-        both = _neighbours((1, s.kids[0][1]), (1, t.kids[0][1]), s.params.index(d))
+        merged = _neighbours((1, s.kids[0][1]), (1, t.kids[0][1]), s.params.index(d))
         shape = (*s.shape[:d], size, *s.shape[d + 1 :])
-        return None if both is None else bcast((tidy(coef * both[0]), both[1]), shape, s.params)
+        return (
+            None if merged is None else bcast((tidy(coef * merged[0]), merged[1]), shape, s.params)
+        )
     if not (s.op == t.op == "slice" and s.kids == t.kids and s.params[0] == t.params[0] == d):
         return None
     if s.params[2] != 1 or t.params != (d, s.params[1] + s.shape[d], 1):
