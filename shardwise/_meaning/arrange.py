@@ -220,11 +220,11 @@ def unstacks(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     """Split a dimension that every device has whole into its elements."""
     d = op.params["axis"]
     v = whole_along(ins[0], [d])
-    at = d + len(v.hidden)
-    shape = (*v.term.shape[:at], *v.term.shape[at + 1 :])
+    dim = d + len(v.hidden)
+    shape = (*v.term.shape[:dim], *v.term.shape[dim + 1 :])
     dims = (*v.dims[:d], *v.dims[d + 1 :])
     return [
-        v.having(T.reshape(T.cut(v.scaled, at, i, 1), shape), dims=dims)
+        v.having(T.reshape(T.cut(v.scaled, dim, i, 1), shape), dims=dims)
         for i in range(len(op.outs))
     ]
 
@@ -385,11 +385,11 @@ def _alike(known: np.ndarray) -> bool:
 def _put_in(v: Value, update: Value, d: int, start: int) -> T.Scaled:
     """Update at a known index, clamped to the array as XLA does."""
     size, length = whole_size(v.dims[d]), whole_size(update.dims[d])
-    start, at = min(max(start, 0), size - length), d + len(v.hidden)
+    start, dim = min(max(start, 0), size - length), d + len(v.hidden)
     before, after = (0, start), (start + length, size - start - length)
-    pieces = [T.cut(v.scaled, at, *part) if part[1] else None for part in (before, after)]
+    pieces = [T.cut(v.scaled, dim, *part) if part[1] else None for part in (before, after)]
     rows = [pieces[0], update.scaled, pieces[1]]
-    return T.concatenate([piece for piece in rows if piece is not None], at, v.term.shape)
+    return T.concatenate([piece for piece in rows if piece is not None], dim, v.term.shape)
 
 
 def read_as_sizes(v: Value, along: list[int]) -> Value:

@@ -126,8 +126,8 @@ def _counts_along(atom: Atom, makers: Makers) -> int | None:
             # Negative indices would count from the end, but positions are never negative.
             least = _maker(op.ins[0], makers)
             if least is not None and least.name == "lt" and _is_zero(least.ins[1]):
-                tested, taken = (_counts_along(a, makers) for a in (least.ins[0], op.ins[1]))
-                return taken if tested is not None else None
+                tested, counted = (_counts_along(a, makers) for a in (least.ins[0], op.ins[1]))
+                return counted if tested is not None else None
     return None
 
 

@@ -40,7 +40,7 @@ class Seams:
             t = t.kids[0][1]
         if t.op == "symbol":
             cuts = self.cut.setdefault((t, d), set())
-            cuts |= {at for at in (start, start + size) if 0 < at < t.shape[d]}
+            cuts |= {end for end in (start, start + size) if 0 < end < t.shape[d]}
 
     def __call__(self, t: Term, d: int) -> Cuts:
         """Return the positions along a dimension at which a term is divided into blocks."""
@@ -62,8 +62,8 @@ class Seams:
                 along, start, stride = t.params
                 cuts = self(kids[0], d)
                 # The first element at or after a position where the operand is divided.
-                inside = {-((start - at) // stride) for at in cuts if start < at}
-                return frozenset(at for at in inside if at < t.shape[d]) if along == d else cuts
+                inside = {-((start - cut) // stride) for cut in cuts if start < cut}
+                return frozenset(cut for cut in inside if cut < t.shape[d]) if along == d else cuts
             case "reduce_sum" | "reduce_max" | "reduce_min":
                 kept = [e for e in range(len(kids[0].shape)) if e not in t.params]
                 return self(kids[0], kept[d])
@@ -81,10 +81,10 @@ class Seams:
     def _joined(self, t: Term, d: int) -> Cuts:
         if t.params != d:
             return frozenset().union(*(self(kid, d) for coef, kid in t.kids if coef))
-        cuts, at = set(), 0
+        cuts, offset = set(), 0
         for coef, kid in t.kids:
-            cuts |= {at} | {at + cut for cut in (self(kid, d) if coef else ())}
-            at += kid.shape[d]
+            cuts |= {offset} | {offset + cut for cut in (self(kid, d) if coef else ())}
+            offset += kid.shape[d]
         return frozenset(cuts - {0})
 
     def pieces(self, terms: Iterable[tuple[Term, int]], size: int) -> list[tuple[int, int]]:
@@ -116,8 +116,8 @@ def sources(t: Term, d: int) -> list[tuple[int, int]]:
         return [(0, bx[d]), (1, by[d])]
     fx = [e for e in range(len(t.kids[0][1].shape)) if e not in cx and e not in bx]
     fy = [e for e in range(len(t.kids[1][1].shape)) if e not in cy and e not in by]
-    at = d - len(bx)
-    return [(0, fx[at])] if at < len(fx) else [(1, fy[at - len(fx)])]
+    i = d - len(bx)
+    return [(0, fx[i])] if i < len(fx) else [(1, fy[i - len(fx)])]
 
 
 def padded(t: Term, d: int) -> bool:
@@ -201,11 +201,11 @@ class Cutter:
         return T.cut((1, t), d, start, size)
 
     def _of_pieces(self, t: Term, d: int, start: int, size: int, shape: T.Shape) -> Scaled:
-        pieces, at = [], 0
+        pieces, offset = [], 0
         for kid in t.kids:
             length = kid[1].shape[d]
-            low, high = max(start, at), min(start + size, at + length)
+            low, high = max(start, offset), min(start + size, offset + length)
             if low < high:
-                pieces.append(self(kid, d, low - at, high - low))
-            at += length
+                pieces.append(self(kid, d, low - offset, high - low))
+            offset += length
         return T.concatenate(pieces, d, shape)

@@ -83,12 +83,12 @@ def _moved(v: Value, op: Join) -> tuple[Axis, ...]:
 
 def _take(v: Value, axis: Axis, index: int) -> Value:
     """Return one device's value."""
-    at = v.hidden.index(axis)
+    dim = v.hidden.index(axis)
     hidden = tuple(a for a in v.hidden if a != axis)
-    shape = (*v.term.shape[:at], *v.term.shape[at + 1 :])
-    if at in T.uniform_dims(v.term):
-        return v.having((v.coef, T.strip(v.term, {at})), hidden=hidden)
-    return v.having(T.linear("device", (at, index), v.scaled, shape), hidden=hidden)
+    shape = (*v.term.shape[:dim], *v.term.shape[dim + 1 :])
+    if dim in T.uniform_dims(v.term):
+        return v.having((v.coef, T.strip(v.term, {dim})), hidden=hidden)
+    return v.having(T.linear("device", (dim, index), v.scaled, shape), hidden=hidden)
 
 
 def exchange(w: Notes, op: Collective, v: Value) -> Value:
@@ -134,9 +134,9 @@ def _extreme(w: Notes, op: Collective, v: Value, axes: Sequence[Axis]) -> Value:
             if any(owed_kind != kind for _, owed_kind in v.owed):
                 raise Unknown(f"{op.name} of something that is still owed otherwise", v.debts)
             v = hide(held(v, dtype_of(op.ins[0])), axis)
-            at = v.hidden.index(axis)
+            dim = v.hidden.index(axis)
             hidden = tuple(a for a in v.hidden if a != axis)
-            v = v.having(T.reduce(kind, v.scaled, [at]), hidden=hidden)
+            v = v.having(T.reduce(kind, v.scaled, [dim]), hidden=hidden)
     if not v.owed and kind_of(dtype_of(op.ins[0])) == REAL:
         w.skipping.add(T.core(v.term))
     return v.having(v.scaled, born=v.born if v.owed else None)
@@ -236,8 +236,8 @@ def _ppermute(w: Notes, op: Collective, v: Value, axes: Sequence[Axis]) -> Value
     if len(axes) > 1:
         raise Unknown("ppermute over several axes at once")
     v = hide(v, axes[0])
-    at = v.hidden.index(axes[0])
-    return v.having(permuted(v.scaled, at, tuple(sender)))
+    dim = v.hidden.index(axes[0])
+    return v.having(permuted(v.scaled, dim, tuple(sender)))
 
 
 def permuted(x: T.Scaled, at: int, sender: tuple[int, ...]) -> T.Scaled:

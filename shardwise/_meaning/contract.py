@@ -86,19 +86,19 @@ def other_reductions(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
 def running(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     """Accumulate along a dimension that every device has whole; sums of shares are shares."""
     v = whole_along(ins[0], [op.params["axis"]])
-    at = op.params["axis"] + len(v.hidden)
+    dim = op.params["axis"] + len(v.hidden)
     if op.name == "cumsum":
         only_sums("a running sum", v)
     else:
         refuse_debts(op.name, ins)
 
     def made(kids: list[T.Scaled], shape: T.Shape, number: Callable[[int], int]) -> T.Scaled:
-        params = (number(at), op.params["reverse"])
+        params = (number(dim), op.params["reverse"])
         if op.name == "cumsum":
             return T.linear("cumsum", params, kids[0], shape)
         return T.function(op.name, params, kids, shape)
 
-    return [v.having(T.beside([at], [v.scaled], v.term.shape, made))]
+    return [v.having(T.beside([dim], [v.scaled], v.term.shape, made))]
 
 
 @rule("fft", needs=RING)

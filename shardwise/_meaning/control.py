@@ -99,18 +99,18 @@ def loop(w: Notes, op: Scan, ins: list[Value]) -> list[Value]:
         else:
             results.append(out.having(_looped(i, base, out.term.shape, factors[i])))
     lead_of = [len(v.hidden) for v in stacked]
-    for j, (v, at) in enumerate(zip(stacked, lead_of, strict=True)):
-        shape = (*v.term.shape[:at], op.length, *v.term.shape[at:])
+    for j, (v, scan_dim) in enumerate(zip(stacked, lead_of, strict=True)):
+        shape = (*v.term.shape[:scan_dim], op.length, *v.term.shape[scan_dim:])
         dims = (uncut(op.length), *v.dims)
         if not v.coef:
             result = T.zero(shape)
         elif not free_in(v.term, w.depth + 1):
-            spots = [d for d in range(len(shape)) if d != at]
+            spots = [d for d in range(len(shape)) if d != scan_dim]
             result = T.bcast(v.scaled, shape, spots)
         else:
             step_outs = (*base[0], (1, v.term))
             factor = T.tidy(factors[op.carry + j] * v.coef)
-            result = _looped((op.carry, at), (step_outs, *base[1:]), shape, factor)
+            result = _looped((op.carry, scan_dim), (step_outs, *base[1:]), shape, factor)
         results.append(v.having(result, dims=dims))
     return results
 

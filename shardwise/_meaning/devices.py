@@ -338,9 +338,9 @@ def part(v: Value, axis: Axis | None, k: int) -> Value:
             size = dim[0][0] // axis.size
             return taken(v.having(v.scaled, dims=_uncut(v, d)), d, k * size, size)
     v = hide(v, axis)
-    at = v.hidden.index(axis)
+    hidden_dim = v.hidden.index(axis)
     hidden = tuple(a for a in v.hidden if a != axis)
-    return v.having(take(v.scaled, at, k), hidden=hidden)
+    return v.having(take(v.scaled, hidden_dim, k), hidden=hidden)
 
 
 def _uncut(v: Value, d: int):

@@ -69,9 +69,9 @@ def gathers(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
             kept = [
                 e for e in range(len(x.dims)) if e not in {*numbers.collapsed_slice_dims, *batch_x}
             ]
-            changed, at = _batched(numbers, d, numbers.offset_dims[kept.index(d)])
+            changed, new_dim = _batched(numbers, d, numbers.offset_dims[kept.index(d)])
             params = {**op.params, "dimension_numbers": changed}
-            split = _cut_here(thickened(index, at), at, x.dims[d])
+            split = _cut_here(thickened(index, new_dim), new_dim, x.dims[d])
             return gathers(w, dataclasses.replace(op, params=params), [x, split])
     for axis in sorted(unpaired | (paired & {*x.hidden, *index.hidden})):
         x, index = hide(x, axis), hide(index, axis)
@@ -144,16 +144,16 @@ def _batched(numbers: Any, d: int, place: int) -> tuple[Any, int]:
         if looked_up
         else ("update_window_dims", "scatter_indices_batching_dims")
     )
-    old = getattr(numbers, windows)
-    at = sum(1 for e in range(place) if e not in old)
+    window_dims = getattr(numbers, windows)
+    new_dim = sum(1 for e in range(place) if e not in window_dims)
     pairs = dict(zip(numbers.operand_batching_dims, getattr(numbers, batched), strict=True))
-    pairs = {e: i + (i >= at) for e, i in pairs.items()} | {d: at}
+    pairs = {e: i + (i >= new_dim) for e, i in pairs.items()} | {d: new_dim}
     changed = {
-        windows: tuple(e for e in old if e != place),
+        windows: tuple(e for e in window_dims if e != place),
         "operand_batching_dims": tuple(sorted(pairs)),
         batched: tuple(pairs[e] for e in sorted(pairs)),
     }
-    return numbers._replace(**changed), at
+    return numbers._replace(**changed), new_dim
 
 
 OF_RESULT = ("offset_dims", "update_window_dims")
@@ -237,10 +237,10 @@ def _scattered(w: Notes, op: Leaf, x: Value, index: Value, update: Value, adds: 
             continue
         axes = tuple(sorted(index.axes))
         dim = update.dims[e] or tidy_dim([(math.prod(hidden_sizes(axes)), axes)])
-        changed, at = _batched(numbers, d, e)
+        changed, new_dim = _batched(numbers, d, e)
         batched = dataclasses.replace(op, params={**op.params, "dimension_numbers": changed})
         try:
-            places = _cut_here(thickened(index, at), at, dim)
+            places = _cut_here(thickened(index, new_dim), new_dim, dim)
             scattered = _scattered(w, batched, x, places, _cut_here(update, e, dim), adds)
         except Unknown:
             continue

@@ -141,7 +141,7 @@ class Merger:
             if order[d] + 1 != order[d + 1]:
                 return None
             inner = self.join(t.kids[0][1], order[d], depth)
-            rest = [e - (e > order[d]) for at, e in enumerate(order) if at != d + 1]
+            rest = [e - (e > order[d]) for i, e in enumerate(order) if i != d + 1]
             return None if inner is None else T.transpose(inner, rest)
         if t.op in T.REDUCED:
             kept = [e for e in range(len(t.kids[0][1].shape)) if e not in t.params]
@@ -170,10 +170,10 @@ class Merger:
             return T.bcast(t.kids[0], shape, places)
         if d not in t.params or d + 1 not in t.params:
             return None
-        at = t.params.index(d)
-        if t.params.index(d + 1) != at + 1:
+        dim = t.params.index(d)
+        if t.params.index(d + 1) != dim + 1:
             return None
-        inner = self._kid(t.kids[0], at, depth)
+        inner = self._kid(t.kids[0], dim, depth)
         return None if inner is None else T.bcast(inner, shape, places)
 
     def _product(self, t: Term, d: int, shape: Shape, depth: int) -> Scaled | None:

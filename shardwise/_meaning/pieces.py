@@ -144,17 +144,17 @@ def _product(t: Term, d: int, i: int, shape: Shape) -> Scaled:
     x, y = t.kids
     fx = [e for e in range(len(x[1].shape)) if e not in cx and e not in bx]
     fy = [e for e in range(len(y[1].shape)) if e not in cy and e not in by]
-    at_x = at_y = -1
+    dim_x = dim_y = -1
     if d < len(bx):
-        at_x, at_y = bx[d], by[d]
+        dim_x, dim_y = bx[d], by[d]
     elif d < len(bx) + len(fx):
-        at_x = fx[d - len(bx)]
+        dim_x = fx[d - len(bx)]
     else:
-        at_y = fy[d - len(bx) - len(fx)]
-    if at_x >= 0:
-        x, cx, bx = take(x, at_x, i), _renumbered(cx, at_x), _renumbered(bx, at_x)
-    if at_y >= 0:
-        y, cy, by = take(y, at_y, i), _renumbered(cy, at_y), _renumbered(by, at_y)
+        dim_y = fy[d - len(bx) - len(fx)]
+    if dim_x >= 0:
+        x, cx, bx = take(x, dim_x, i), _renumbered(cx, dim_x), _renumbered(bx, dim_x)
+    if dim_y >= 0:
+        y, cy, by = take(y, dim_y, i), _renumbered(cy, dim_y), _renumbered(by, dim_y)
     return contraction(((cx, cy), (bx, by)), x, y, shape)
 
 

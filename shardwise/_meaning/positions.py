@@ -30,15 +30,15 @@ def _pair(v: Value) -> Value | None:
         elif t.op == "iota":
             places[0] = (coef, t)
     lead = len(v.hidden)
-    for at, axis in enumerate(v.hidden):
-        if at not in places:
+    for i, axis in enumerate(v.hidden):
+        if i not in places:
             continue
         for d, dim in enumerate(v.dims):
             size = whole_size(dim)
             if lead + d not in places or len(dim) != 1:
                 continue
-            if places[at][0] == places[lead + d][0] * size:
-                parts = {places[at][1], places[lead + d][1]}
+            if places[i][0] == places[lead + d][0] * size:
+                parts = {places[i][1], places[lead + d][1]}
                 return _merged(v, axis, d, places[lead + d][0], parts)
     return None
 

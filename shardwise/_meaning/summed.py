@@ -71,8 +71,8 @@ class Summed:
         return [*ops, dataclasses.replace(self.op, ins=[total], params=params)]
 
     def _flows(self, one: Op) -> Atom:
-        at = self.between.index(one)
-        return self.between[at - 1].outs[0] if at else self.of
+        index = self.between.index(one)
+        return self.between[index - 1].outs[0] if index else self.of
 
 
 def sums_in(body: Body) -> Iterable[Summed]:

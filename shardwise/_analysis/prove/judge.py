@@ -148,8 +148,8 @@ def _waiting(programs: Sequence[ReadProgram], numbers: Numbers) -> list[Finding]
     if numbers.stuck_on:
         return []
     rows = [(program.mesh, site) for program in programs for site in program.sites]
-    inside = (next(c for b in site.bodies for c in collectives_in(b.ops)) for _, site in rows)
-    pairs = zip(rows, inside, strict=True)
+    collectives = (next(c for b in site.bodies for c in collectives_in(b.ops)) for _, site in rows)
+    pairs = zip(rows, collectives, strict=True)
     return grouped(
         [MayDiverge.from_operations(site, op, words(mesh)) for (mesh, site), op in pairs]
     )

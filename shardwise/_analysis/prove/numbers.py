@@ -160,9 +160,9 @@ def _example(examined: Examined) -> tuple[set[str], str]:
             with np.errstate(all="ignore"):
                 gap = np.abs(wide(got) - wide(want))
             gap = np.where(np.isnan(gap), np.inf, gap)
-            at = np.unravel_index(int(np.argmax(gap)), got.shape) if got.shape else ()
-            place = f"[{', '.join(map(str, map(int, at)))}]" if at else ""
-            here, there = _number(got[at]), _number(want[at])
+            index = np.unravel_index(int(np.argmax(gap)), got.shape) if got.shape else ()
+            place = f"[{', '.join(map(str, map(int, index)))}]" if index else ""
+            here, there = _number(got[index]), _number(want[index])
             return {result.mesh}, f"{result.path}{place} is {here}, and {there} on one device."
     if examined.stuck_on:
         return {*examined.stuck_on}, "devices wait for each other forever."

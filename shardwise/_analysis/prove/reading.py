@@ -166,12 +166,12 @@ class ReadProgram:
         if math.prod(self.mesh.shape.values()) == 1:
             yield None, False
             return
-        spoken = [axis for axis in speaks_of(self.body) if axis.size <= FEW]
-        yield from ((axis, False) for axis in spoken)
-        others = [axis for axis in axes_of(self.mesh).values() if axis not in spoken]
+        used = [axis for axis in speaks_of(self.body) if axis.size <= FEW]
+        yield from ((axis, False) for axis in used)
+        others = [axis for axis in axes_of(self.mesh).values() if axis not in used]
         small = [axis for axis in others if 1 < axis.size <= FEW]
         small = [axis for axis in small if axis.size * self.operations <= SHORT]
-        yield from ((axis, True) for axis in (*spoken, *small))
+        yield from ((axis, True) for axis in (*used, *small))
 
 
 def _left(found: list[Gap], same: bool | None) -> list[Gap]:

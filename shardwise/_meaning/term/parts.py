@@ -120,12 +120,12 @@ def cut(x: Scaled, d: int, start: int, size: int, stride: int = 1) -> Scaled:
 
 def _cut_pieces(x: Scaled, d: int, start: int, size: int, shape: Shape) -> Scaled:
     coef, t = x
-    pieces, at = [], 0
+    pieces, offset = [], 0
     for c, kid in t.kids:
-        low, high = max(start, at), min(start + size, at + kid.shape[d])
+        low, high = max(start, offset), min(start + size, offset + kid.shape[d])
         if low < high:
-            pieces.append(cut((tidy(coef * c), kid), d, low - at, high - low))
-        at += kid.shape[d]
+            pieces.append(cut((tidy(coef * c), kid), d, low - offset, high - low))
+        offset += kid.shape[d]
     return concatenate(pieces, d, shape)
 
 
