@@ -44,7 +44,7 @@ def align(ins: Sequence[Value], known: Known) -> list[Value]:
     if len(options) == 1:
         return _hidden_alike([_read(v, options[0], local) for v in ins])
     tried = [_hidden_alike([_read(v, dims, local) for v in ins]) for dims in options]
-    return max(tried, key=lambda found: sum(known(v.term) for v in found))
+    return max(tried, key=lambda operands: sum(known(v.term) for v in operands))
 
 
 def _size(sizes: Sequence[int]) -> int:
@@ -64,10 +64,10 @@ def _targets(arrays: Sequence[Value], local: Shape) -> Iterator[Dims]:
         dims: list[Dim | None] = [None] * len(local)
         for v in (first, *arrays):
             for d, dim in enumerate(v.dims):
-                own = axes_in([dim])
-                if dims[d] is None and own and not own & taken and local_size(dim) == local[d]:
+                axes = axes_in([dim])
+                if dims[d] is None and axes and not axes & taken and local_size(dim) == local[d]:
                     dims[d] = dim
-                    taken |= own
+                    taken |= axes
         yield tuple(
             uncut(size) if dim is None else dim for dim, size in zip(dims, local, strict=True)
         )
@@ -76,13 +76,17 @@ def _targets(arrays: Sequence[Value], local: Shape) -> Iterator[Dims]:
 def _read(v: Value, dims: Dims, local: Shape) -> Value:
     if len(v.dims) != len(dims):
         return v
-    small = [local_size(own) != size for own, size in zip(v.dims, local, strict=True)]
-    if any(own != () and is_small for own, is_small in zip(v.dims, small, strict=True)):
+    small = [local_size(dim) != size for dim, size in zip(v.dims, local, strict=True)]
+    if any(dim != () and is_small for dim, is_small in zip(v.dims, small, strict=True)):
         # Where a cut dimension of local size 1 is broadcast against a larger one, each device has
         # its own element, so the axis becomes hidden.
-        for axis in sorted(axes_in(dim for dim, one in zip(v.dims, small, strict=True) if one)):
+        for axis in sorted(
+            axes_in(dim for dim, is_small in zip(v.dims, small, strict=True) if is_small)
+        ):
             v = hide(v, axis)
-    return read_as(v, tuple(() if one else dim for one, dim in zip(small, dims, strict=True)))
+    return read_as(
+        v, tuple(() if is_small else dim for is_small, dim in zip(small, dims, strict=True))
+    )
 
 
 def _hidden_alike(ins: list[Value]) -> list[Value]:
@@ -145,8 +149,8 @@ def _take(segments, size: int, last: bool):
     n = math.prod(axis.size for axis in axes)
     part = whole // n
     if size % part == 0:
-        for dim, left in _take(rest, size // part, last):
-            yield [(whole, axes), *dim], left
+        for dim, remaining in _take(rest, size // part, last):
+            yield [(whole, axes), *dim], remaining
     elif part % size == 0:
         yield [(n * size, axes)], [(part // size, ()), *rest]
 

@@ -48,8 +48,8 @@ def transposes(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     (v,) = ins
     order = op.params["permutation"]
     lead = len(v.hidden)
-    made = T.transpose(v.scaled, (*range(lead), *shifted(order, lead)))
-    return [v.having(made, dims=tuple(v.dims[d] for d in order))]
+    result = T.transpose(v.scaled, (*range(lead), *shifted(order, lead)))
+    return [v.having(result, dims=tuple(v.dims[d] for d in order))]
 
 
 @rule("reshape", needs=MOVES)
@@ -68,9 +68,9 @@ def reshapes(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
 def squeezes(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     """Drop dimensions of size 1; a cut along one becomes hidden."""
     (v,) = ins
-    gone = {d % len(v.dims) for d in op.params["dimensions"]}
-    v = whole_along(v, sorted(gone))
-    dims = tuple(dim for d, dim in enumerate(v.dims) if d not in gone)
+    dropped = {d % len(v.dims) for d in op.params["dimensions"]}
+    v = whole_along(v, sorted(dropped))
+    dims = tuple(dim for d, dim in enumerate(v.dims) if d not in dropped)
     shape = (*hidden_sizes(v.hidden), *map(whole_size, dims))
     return [v.having(T.reshape(v.scaled, shape), dims=dims)]
 
@@ -80,16 +80,16 @@ def broadcasts(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     """Add dimensions that every device has whole; the others keep their cuts."""
     v = ins[0]
     local, places = op.params["shape"], op.params["broadcast_dimensions"]
-    grown = [i for i, d in enumerate(places) if local_size(v.dims[i]) != local[d]]
-    v = whole_along(v, grown)
+    expanded = [i for i, d in enumerate(places) if local_size(v.dims[i]) != local[d]]
+    v = whole_along(v, expanded)
     dims = [uncut(size) for size in local]
     for i, d in enumerate(places):
-        if i not in grown:
+        if i not in expanded:
             dims[d] = v.dims[i]
     shape = (*hidden_sizes(v.hidden), *map(whole_size, dims))
     lead = len(v.hidden)
-    made = T.bcast(v.scaled, shape, (*range(lead), *shifted(places, lead)))
-    return [v.having(made, dims=tuple(dims))]
+    result = T.bcast(v.scaled, shape, (*range(lead), *shifted(places, lead)))
+    return [v.having(result, dims=tuple(dims))]
 
 
 @rule("iota", needs=MOVES)
@@ -127,11 +127,11 @@ def slices(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     dims = list(v.dims)
     for d in cut:
         dims[d] = uncut(op.outs[0].shape[d])
-    made = v.scaled
+    result = v.scaled
     for d in cut:
         size = op.outs[0].shape[d]
-        made = _part_of(made, d + len(v.hidden), start[d], size, stride[d])
-    return [v.having(made, dims=tuple(dims))]
+        result = _part_of(result, d + len(v.hidden), start[d], size, stride[d])
+    return [v.having(result, dims=tuple(dims))]
 
 
 def _part_of(x: T.Scaled, d: int, start: int, size: int, stride: int) -> T.Scaled:
@@ -150,8 +150,8 @@ def splits(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     out, start = [], 0
     for size in op.params["sizes"]:
         dims = (*v.dims[:d], uncut(size), *v.dims[d + 1 :])
-        made = T.cut(v.scaled, d + len(v.hidden), start, size)
-        out.append(v.having(made, dims=dims))
+        part = T.cut(v.scaled, d + len(v.hidden), start, size)
+        out.append(v.having(part, dims=dims))
         start += size
     return out
 
@@ -195,24 +195,24 @@ def concatenations(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     blank = [read_as_size(v, d) for v in ins]
     shaped = align(blank, w.known)
     rows = [
-        v.dims[:d] + (uncut(own.local[d]),) + v.dims[d + 1 :]
-        for v, own in zip(shaped, ins, strict=True)
+        v.dims[:d] + (uncut(operand.local[d]),) + v.dims[d + 1 :]
+        for v, operand in zip(shaped, ins, strict=True)
     ]
     ins = [
         with_hidden(read_as(v, dims), shaped[0].hidden) for v, dims in zip(ins, rows, strict=True)
     ]
     dims = (*ins[0].dims[:d], uncut(op.outs[0].shape[d]), *ins[0].dims[d + 1 :])
     shape = (*hidden_sizes(ins[0].hidden), *map(whole_size, dims))
-    made = T.concatenate([v.scaled for v in ins], d + len(ins[0].hidden), shape)
-    return [ins[0].having(made, dims=dims, born=debtor.born if debtor is not None else None)]
+    result = T.concatenate([v.scaled for v in ins], d + len(ins[0].hidden), shape)
+    return [ins[0].having(result, dims=dims, born=debtor.born if debtor is not None else None)]
 
 
 @rule("stack", needs=MOVES)
 def stacks(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     """Stack along a new dimension; the others keep their cuts."""
     d = op.params["axis"]
-    own = dataclasses.replace(op, name="concatenate", params={"dimension": d})
-    return concatenations(w, own, [thickened(v, d) for v in ins])
+    concatenate = dataclasses.replace(op, name="concatenate", params={"dimension": d})
+    return concatenations(w, concatenate, [thickened(v, d) for v in ins])
 
 
 @rule("unstack", needs=MOVES)
@@ -220,11 +220,11 @@ def unstacks(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     """Split a dimension that every device has whole into its elements."""
     d = op.params["axis"]
     v = whole_along(ins[0], [d])
-    at = d + len(v.hidden)
-    shape = (*v.term.shape[:at], *v.term.shape[at + 1 :])
+    dim = d + len(v.hidden)
+    shape = (*v.term.shape[:dim], *v.term.shape[dim + 1 :])
     dims = (*v.dims[:d], *v.dims[d + 1 :])
     return [
-        v.having(T.reshape(T.cut(v.scaled, at, i, 1), shape), dims=dims)
+        v.having(T.reshape(T.cut(v.scaled, dim, i, 1), shape), dims=dims)
         for i in range(len(op.outs))
     ]
 
@@ -255,24 +255,24 @@ def dynamic_slices(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     sizes = op.params["slice_sizes"]
     along = [d for d in range(len(sizes)) if sizes[d] != v.local[d]]
     if len(along) == 1:
-        own = _own_part(v, starts[along[0]], along[0], sizes[along[0]])
-        if own is not None:
-            return [own]
+        part = _own_part(v, starts[along[0]], along[0], sizes[along[0]])
+        if part is not None:
+            return [part]
     v = whole_along(v, along)
-    known = [numbers(starts[d].scaled) for d in along if not starts[d].hidden]
-    if len(known) == len(along) and all(one is not None for one in known):
-        return [_at_number(v, along, [int(one) for one in known if one is not None], sizes)]
+    indices = [numbers(starts[d].scaled) for d in along if not starts[d].hidden]
+    if len(indices) == len(along) and all(index is not None for index in indices):
+        return [_at_number(v, along, [int(index) for index in indices if index is not None], sizes)]
     return [_at(op, v, [starts[d] for d in along], along, sizes)]
 
 
 def _at_number(v: Value, along: list[int], starts: list[int], sizes: Shape) -> Value:
     """Slice at known indices, clamped to the array as XLA does."""
-    made, dims = v.scaled, list(v.dims)
+    result, dims = v.scaled, list(v.dims)
     for d, start in zip(along, starts, strict=True):
         size = whole_size(v.dims[d])
-        made = T.cut(made, d + len(v.hidden), min(max(start, 0), size - sizes[d]), sizes[d])
+        result = T.cut(result, d + len(v.hidden), min(max(start, 0), size - sizes[d]), sizes[d])
         dims[d] = uncut(sizes[d])
-    return v.having(made, dims=tuple(dims))
+    return v.having(result, dims=tuple(dims))
 
 
 def _own_part(v: Value, start: Value, d: int, size: int) -> Value | None:
@@ -296,10 +296,10 @@ def blocks(start: Value, size: int, whole_length: int) -> tuple[Axis, ...] | Non
     count = math.prod(hidden_sizes(start.hidden))
     if count * size != whole_length or count == 1:
         return None
-    found = numbers(start.scaled)
-    if found is None:
+    positions = numbers(start.scaled)
+    if positions is None:
         return None
-    grid = np.broadcast_to(found, hidden_sizes(start.hidden))
+    grid = np.broadcast_to(positions, hidden_sizes(start.hidden))
     for order in itertools.permutations(range(len(start.hidden))):
         rank = np.arange(count).reshape([start.hidden[d].size for d in order])
         if (np.transpose(grid, order) == rank * size).all():
@@ -308,13 +308,13 @@ def blocks(start: Value, size: int, whole_length: int) -> tuple[Axis, ...] | Non
 
 
 def _at(op: Leaf, v: Value, starts: list[Value], along: list[int], sizes: Shape) -> Value:
-    axes = sorted({axis for one in (v, *starts) for axis in one.hidden})
+    axes = sorted({axis for operand in (v, *starts) for axis in operand.hidden})
     if v.debts & frozenset(axes):
         raise Unknown("a slice whose place differs over the axis that is still owed", v.debts)
     clash = axes_in(v.dims) & frozenset(axes)
     for axis in sorted(clash):
         v = hide(v, axis)
-    v, *starts = [with_hidden(one, axes) for one in (v, *starts)]
+    v, *starts = [with_hidden(operand, axes) for operand in (v, *starts)]
     dims = list(v.dims)
     for d in along:
         dims[d] = uncut(sizes[d])
@@ -340,28 +340,31 @@ def dynamic_updates(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     if not along:
         return [update]  # clamped, it replaces the whole array
     if len(along) == 1 and v.zero:
-        own = _own_place(op, v, update, starts[along[0]], along[0])
-        if own is not None:
-            return [own]
+        share = _own_place(op, v, update, starts[along[0]], along[0])
+        if share is not None:
+            return [share]
     (v, update), debtor = settle(w, op, [v, update])
     v, update = whole_along(v, along), whole_along(update, along)
-    slim = [read_as_sizes(one, along) for one in (v, update)]
+    slim = [read_as_sizes(operand, along) for operand in (v, update)]
     shaped = align(slim, w.known)
     v, update = (
-        read_as(one, tuple(one.dims[d] if d in along else dim for d, dim in enumerate(like.dims)))
-        for one, like in zip((v, update), shaped, strict=True)
+        read_as(
+            operand,
+            tuple(operand.dims[d] if d in along else dim for d, dim in enumerate(like.dims)),
+        )
+        for operand, like in zip((v, update), shaped, strict=True)
     )
-    axes = sorted({axis for one in (v, update, *starts) for axis in one.hidden})
+    axes = sorted({axis for operand in (v, update, *starts) for axis in operand.hidden})
     if (v.debts | axes_in(v.dims)) & frozenset(axes):
         raise Unknown("an update whose place differs over an axis that is owed or cut", v.debts)
     v, update, *starts = [
-        with_hidden(one, axes) for one in (v, update, *[starts[d] for d in along])
+        with_hidden(operand, axes) for operand in (v, update, *[starts[d] for d in along])
     ]
     if not v.coef and not update.coef:
         return [v]
-    if len(along) == 1 and (known := numbers(starts[0].scaled)) is not None and _alike(known):
-        made = _put_in(v, update, along[0], int(known.reshape(-1)[0]))
-        return [v.having(made, born=debtor.born if debtor is not None else None)]
+    if len(along) == 1 and (index := numbers(starts[0].scaled)) is not None and _alike(index):
+        result = _put_in(v, update, along[0], int(index.reshape(-1)[0]))
+        return [v.having(result, born=debtor.born if debtor is not None else None)]
     lead = update.coef or v.coef
     kids = [(T.over(v.coef, lead), v.term), (T.over(update.coef, lead), update.term)]
     places = [start.scaled for start in starts]
@@ -371,8 +374,8 @@ def dynamic_updates(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
         return lead, T.make("update", params, [*kids, *places], shape)
 
     busy = [*range(len(axes)), *shifted(along, len(axes))]
-    made = T.beside(busy, kids, v.term.shape, updated)
-    return [v.having(made, born=debtor.born if debtor is not None else None)]
+    result = T.beside(busy, kids, v.term.shape, updated)
+    return [v.having(result, born=debtor.born if debtor is not None else None)]
 
 
 def _alike(known: np.ndarray) -> bool:
@@ -381,12 +384,12 @@ def _alike(known: np.ndarray) -> bool:
 
 def _put_in(v: Value, update: Value, d: int, start: int) -> T.Scaled:
     """Update at a known index, clamped to the array as XLA does."""
-    size, own = whole_size(v.dims[d]), whole_size(update.dims[d])
-    start, at = min(max(start, 0), size - own), d + len(v.hidden)
-    before, after = (0, start), (start + own, size - start - own)
-    pieces = [T.cut(v.scaled, at, *part) if part[1] else None for part in (before, after)]
+    size, length = whole_size(v.dims[d]), whole_size(update.dims[d])
+    start, dim = min(max(start, 0), size - length), d + len(v.hidden)
+    before, after = (0, start), (start + length, size - start - length)
+    pieces = [T.cut(v.scaled, dim, *part) if part[1] else None for part in (before, after)]
     rows = [pieces[0], update.scaled, pieces[1]]
-    return T.concatenate([one for one in rows if one is not None], at, v.term.shape)
+    return T.concatenate([piece for piece in rows if piece is not None], dim, v.term.shape)
 
 
 def read_as_sizes(v: Value, along: list[int]) -> Value:

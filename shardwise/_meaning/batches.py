@@ -46,29 +46,29 @@ def by_rows(op: Op, makers: Makers) -> list[Op]:
     dims = tuple(getattr(numbers, looked_up))
     if len(columns) != len(dims) or not isinstance(x, Var):
         return [op]
-    found: dict[int, int] = {}
+    matched: dict[int, int] = {}
     rest: list[tuple[int, Atom]] = []
     for dim, column in zip(dims, columns, strict=True):
         row = _counts_along(column, makers)
-        free = row is not None and row not in found.values() and dim in getattr(numbers, dropped)
+        free = row is not None and row not in matched.values() and dim in getattr(numbers, dropped)
         if row is not None and free and _shape(column)[row] == x.shape[dim]:
-            found[dim] = row
+            matched[dim] = row
         else:
             rest.append((dim, column))
-    if not found or not rest:
+    if not matched or not rest:
         return [op]
-    pairs = {**_paired(numbers, batched), **found}
+    pairs = {**_paired(numbers, batched), **matched}
     changed = numbers._replace(
         **{
             looked_up: tuple(dim for dim, _ in rest),
-            dropped: tuple(d for d in getattr(numbers, dropped) if d not in found),
+            dropped: tuple(d for d in getattr(numbers, dropped) if d not in matched),
             "operand_batching_dims": tuple(sorted(pairs)),
             batched: tuple(pairs[dim] for dim in sorted(pairs)),
         }
     )
-    made, index = _beside([column for _, column in rest], op)
+    ops, index = _beside([column for _, column in rest], op)
     params = {**op.params, "dimension_numbers": changed}
-    return [*made, dataclasses.replace(op, ins=[x, index, *op.ins[2:]], params=params)]
+    return [*ops, dataclasses.replace(op, ins=[x, index, *op.ins[2:]], params=params)]
 
 
 def _paired(numbers: Any, batched: str) -> dict[int, int]:
@@ -94,7 +94,7 @@ def _beside(columns: Sequence[Atom], op: Leaf) -> tuple[list[Op], Atom]:
     assert isinstance(first, Var)
     index = Var((*rows, len(columns)), first.dtype)
     index.axes = first.axes
-    made = Leaf(
+    concatenate = Leaf(
         list(columns),
         [index],
         "concatenate",
@@ -103,7 +103,7 @@ def _beside(columns: Sequence[Atom], op: Leaf) -> tuple[list[Op], Atom]:
         source=op.source,
         calls=op.calls,
     )
-    return [made], index
+    return [concatenate], index
 
 
 def _counts_along(atom: Atom, makers: Makers) -> int | None:
@@ -126,8 +126,8 @@ def _counts_along(atom: Atom, makers: Makers) -> int | None:
             # Negative indices would count from the end, but positions are never negative.
             least = _maker(op.ins[0], makers)
             if least is not None and least.name == "lt" and _is_zero(least.ins[1]):
-                tested, taken = (_counts_along(a, makers) for a in (least.ins[0], op.ins[1]))
-                return taken if tested is not None else None
+                tested, counted = (_counts_along(a, makers) for a in (least.ins[0], op.ins[1]))
+                return counted if tested is not None else None
     return None
 
 

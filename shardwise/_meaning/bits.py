@@ -44,8 +44,8 @@ def wraps(v: Value, old: Any, new: Any) -> bool:
     ours, theirs = jnp.iinfo(old), jnp.iinfo(new)
     if theirs.min <= ours.min and ours.max <= theirs.max:
         return False
-    known = None if v.owed else bounds(v.scaled)
-    return known is None or not _within(known, new)
+    limits = None if v.owed else bounds(v.scaled)
+    return limits is None or not _within(limits, new)
 
 
 def widens(old: Any, new: Any) -> bool:
@@ -67,9 +67,9 @@ def may_have_wrapped(v: Value, dtype: Any) -> bool:
     wide = not few_bits(dtype)
     if not wide and any(kind == "sum" for _, kind in v.owed):
         return True  # a small sum may have large shares
-    known = bounds(v.scaled)
-    if known is not None:
-        return not _within(known, dtype)
+    limits = bounds(v.scaled)
+    if limits is not None:
+        return not _within(limits, dtype)
     return not wide and not _fits(v.scaled, dtype)
 
 
@@ -78,9 +78,9 @@ def _fits(x: Scaled, dtype: Any) -> bool:
     stack, seen = [x], {x}
     while stack:
         coef, t = stack.pop()
-        known = bounds((coef, t))
-        if known is not None:
-            if not _within(known, dtype):
+        limits = bounds((coef, t))
+        if limits is not None:
+            if not _within(limits, dtype):
                 return False
         elif t.op in MOVES:
             stack += [(coef * c, kid) for c, kid in t.kids if (coef * c, kid) not in seen]
@@ -95,7 +95,7 @@ def _given(t: Term) -> bool:
     if t.op == "symbol":
         return t.params[0] not in ("carry", "step")
     typed = isinstance(t.params, tuple) and any(
-        isinstance(one, tuple) and one[:1] == ("operand",) for one in t.params
+        isinstance(param, tuple) and param[:1] == ("operand",) for param in t.params
     )
     return t.op in FITS or typed or t.op.endswith("on each device")
 
@@ -114,8 +114,8 @@ def rounded(v: Value, dtype: Any) -> Value:
     """
     if v.owed or T.is_one(v.term) or not jnp.issubdtype(dtype, jnp.inexact):
         return v
-    known = bounds(v.scaled)
-    if known is None or max(map(abs, known)) <= 2 ** (jnp.finfo(dtype).nmant + 1):
+    limits = bounds(v.scaled)
+    if limits is None or max(map(abs, limits)) <= 2 ** (jnp.finfo(dtype).nmant + 1):
         return v
     return v.having(T.elementwise("held", str(dtype), [v.scaled], v.term.shape))
 
@@ -130,8 +130,8 @@ def bounds(x: Scaled) -> Bounds | None:
     coef, t = x
     if not coef:
         return 0, 0
-    own = _bounds_of(t)
-    return None if own is None else _ordered(coef * own[0], coef * own[1])
+    limits = _bounds_of(t)
+    return None if limits is None else _ordered(coef * limits[0], coef * limits[1])
 
 
 def _ordered(*ends: T.Coef) -> Bounds:
@@ -147,13 +147,13 @@ def _bounds_of(t: Term) -> Bounds | None:
     while stack:
         top = stack[-1]
         kids = _bounding(top)
-        waiting = [kid for coef, kid in kids if coef and kid not in _KNOWN]
-        if top in _KNOWN or not waiting:
+        pending = [kid for coef, kid in kids if coef and kid not in _KNOWN]
+        if top in _KNOWN or not pending:
             if top not in _KNOWN:
                 _KNOWN[top] = _own(top, kids)
             stack.pop()
         else:
-            stack.append(waiting[0])
+            stack.append(pending[0])
             if any(kid in _KNOWN and _KNOWN[kid] is None for coef, kid in kids if coef):
                 _KNOWN[top] = None  # one unknown operand suffices
                 stack.pop()
@@ -187,10 +187,10 @@ def _own(t: Term, kids: Sequence[Scaled]) -> Bounds | None:
         return None
     ends: list[Bounds] = []
     for coef, kid in kids:
-        own = _KNOWN.get(kid) if coef else (0, 0)
-        if own is None:
+        limits = _KNOWN.get(kid) if coef else (0, 0)
+        if limits is None:
             return None
-        ends.append(_ordered(coef * own[0], coef * own[1]))
+        ends.append(_ordered(coef * limits[0], coef * limits[1]))
     match t.op:
         case "sum":
             return sum(low for low, _ in ends), sum(high for _, high in ends)
@@ -205,9 +205,9 @@ def _own(t: Term, kids: Sequence[Scaled]) -> Bounds | None:
 
 def _multiplied(ends: Sequence[Bounds], powers: Sequence[int]) -> Bounds | None:
     low, high = 1, 1
-    for own, power in zip(ends, powers, strict=True):
+    for limits, power in zip(ends, powers, strict=True):
         for _ in range(power):
-            low, high = _ordered(*(a * b for a, b in itertools.product((low, high), own)))
+            low, high = _ordered(*(a * b for a, b in itertools.product((low, high), limits)))
     return low, high
 
 

@@ -39,8 +39,8 @@ class Seams:
             d = t.params[d] if t.op == "transpose" else d
             t = t.kids[0][1]
         if t.op == "symbol":
-            own = self.cut.setdefault((t, d), set())
-            own |= {at for at in (start, start + size) if 0 < at < t.shape[d]}
+            cuts = self.cut.setdefault((t, d), set())
+            cuts |= {end for end in (start, start + size) if 0 < end < t.shape[d]}
 
     def __call__(self, t: Term, d: int) -> Cuts:
         """Return the positions along a dimension at which a term is divided into blocks."""
@@ -60,10 +60,10 @@ class Seams:
                 return self(kids[0], t.params[d])
             case "slice":
                 along, start, stride = t.params
-                own = self(kids[0], d)
+                cuts = self(kids[0], d)
                 # The first element at or after a position where the operand is divided.
-                inside = {-((start - at) // stride) for at in own if start < at}
-                return frozenset(at for at in inside if at < t.shape[d]) if along == d else own
+                inside = {-((start - cut) // stride) for cut in cuts if start < cut}
+                return frozenset(cut for cut in inside if cut < t.shape[d]) if along == d else cuts
             case "reduce_sum" | "reduce_max" | "reduce_min":
                 kept = [e for e in range(len(kids[0].shape)) if e not in t.params]
                 return self(kids[0], kept[d])
@@ -81,16 +81,16 @@ class Seams:
     def _joined(self, t: Term, d: int) -> Cuts:
         if t.params != d:
             return frozenset().union(*(self(kid, d) for coef, kid in t.kids if coef))
-        found, at = set(), 0
+        cuts, offset = set(), 0
         for coef, kid in t.kids:
-            found |= {at} | {at + own for own in (self(kid, d) if coef else ())}
-            at += kid.shape[d]
-        return frozenset(found - {0})
+            cuts |= {offset} | {offset + cut for cut in (self(kid, d) if coef else ())}
+            offset += kid.shape[d]
+        return frozenset(cuts - {0})
 
     def pieces(self, terms: Iterable[tuple[Term, int]], size: int) -> list[tuple[int, int]]:
         """Return start and size of the blocks along a dimension that several terms share."""
-        found = frozenset().union(*(self(t, d) for t, d in terms))
-        return blocks_at(found, size)
+        cuts = frozenset().union(*(self(t, d) for t, d in terms))
+        return blocks_at(cuts, size)
 
 
 def blocks_at(cuts: Iterable[int], size: int) -> list[tuple[int, int]]:
@@ -103,9 +103,9 @@ def kept_by_reshape(t: Term, d: int) -> int | None:
     """Return the dimension before a reshape that is dimension `d` after it."""
     inner = t.kids[0][1]
     for old, new in T.matched(inner.shape, t.shape) or ():
-        own = [e for e in old if inner.shape[e] != 1]
-        if [e for e in new if t.shape[e] != 1] == [d] and len(own) == 1:
-            return own[0]
+        real = [e for e in old if inner.shape[e] != 1]
+        if [e for e in new if t.shape[e] != 1] == [d] and len(real) == 1:
+            return real[0]
     return None
 
 
@@ -116,8 +116,8 @@ def sources(t: Term, d: int) -> list[tuple[int, int]]:
         return [(0, bx[d]), (1, by[d])]
     fx = [e for e in range(len(t.kids[0][1].shape)) if e not in cx and e not in bx]
     fy = [e for e in range(len(t.kids[1][1].shape)) if e not in cy and e not in by]
-    at = d - len(bx)
-    return [(0, fx[at])] if at < len(fx) else [(1, fy[at - len(fx)])]
+    i = d - len(bx)
+    return [(0, fx[i])] if i < len(fx) else [(1, fy[i - len(fx)])]
 
 
 def padded(t: Term, d: int) -> bool:
@@ -164,8 +164,8 @@ class Cutter:
                 return add([self(kid, d, start, size) for kid in t.kids], shape)
             case "product":
                 rows = zip(t.kids, t.params, strict=True)
-                own = [self(kid, d, start, size) for kid, n in rows for _ in range(n)]
-                return multiply(own, shape)
+                factors = [self(kid, d, start, size) for kid, n in rows for _ in range(n)]
+                return multiply(factors, shape)
             case "reciprocal":
                 return T.reciprocal(self(t.kids[0], d, start, size))
             case "transpose":
@@ -201,11 +201,11 @@ class Cutter:
         return T.cut((1, t), d, start, size)
 
     def _of_pieces(self, t: Term, d: int, start: int, size: int, shape: T.Shape) -> Scaled:
-        pieces, at = [], 0
+        pieces, offset = [], 0
         for kid in t.kids:
-            own = kid[1].shape[d]
-            low, high = max(start, at), min(start + size, at + own)
+            length = kid[1].shape[d]
+            low, high = max(start, offset), min(start + size, offset + length)
             if low < high:
-                pieces.append(self(kid, d, low - at, high - low))
-            at += own
+                pieces.append(self(kid, d, low - offset, high - low))
+            offset += length
         return T.concatenate(pieces, d, shape)

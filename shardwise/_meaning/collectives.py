@@ -37,7 +37,7 @@ def split(op: Split, v: Value) -> Value:
     if any(len(dim) > 1 and new for dim, new in zip(v.dims, op.placement, strict=True)):
         raise Unknown("an argument that is split in the middle of a dimension is split again")
     dims = tuple(
-        tidy_dim((size, (*own, *new) if first else own) for first, (size, own) in _first(dim))
+        tidy_dim((size, (*old, *new) if first else old) for first, (size, old) in _first(dim))
         for dim, new in zip(v.dims, op.placement, strict=True)
     )
     return v.having(v.scaled, dims=dims)
@@ -83,12 +83,12 @@ def _moved(v: Value, op: Join) -> tuple[Axis, ...]:
 
 def _take(v: Value, axis: Axis, index: int) -> Value:
     """Return one device's value."""
-    at = v.hidden.index(axis)
+    dim = v.hidden.index(axis)
     hidden = tuple(a for a in v.hidden if a != axis)
-    shape = (*v.term.shape[:at], *v.term.shape[at + 1 :])
-    if at in T.uniform_dims(v.term):
-        return v.having((v.coef, T.strip(v.term, {at})), hidden=hidden)
-    return v.having(T.linear("device", (at, index), v.scaled, shape), hidden=hidden)
+    shape = (*v.term.shape[:dim], *v.term.shape[dim + 1 :])
+    if dim in T.uniform_dims(v.term):
+        return v.having((v.coef, T.strip(v.term, {dim})), hidden=hidden)
+    return v.having(T.linear("device", (dim, index), v.scaled, shape), hidden=hidden)
 
 
 def exchange(w: Notes, op: Collective, v: Value) -> Value:
@@ -131,12 +131,12 @@ def _extreme(w: Notes, op: Collective, v: Value, axes: Sequence[Axis]) -> Value:
         elif axis in v.debts:
             raise Unknown(f"{op.name} of each device's own share", v.debts)
         elif axis in v.axes:
-            if any(own != kind for _, own in v.owed):
+            if any(owed_kind != kind for _, owed_kind in v.owed):
                 raise Unknown(f"{op.name} of something that is still owed otherwise", v.debts)
             v = hide(held(v, dtype_of(op.ins[0])), axis)
-            at = v.hidden.index(axis)
+            dim = v.hidden.index(axis)
             hidden = tuple(a for a in v.hidden if a != axis)
-            v = v.having(T.reduce(kind, v.scaled, [at]), hidden=hidden)
+            v = v.having(T.reduce(kind, v.scaled, [dim]), hidden=hidden)
     if not v.owed and kind_of(dtype_of(op.ins[0])) == REAL:
         w.skipping.add(T.core(v.term))
     return v.having(v.scaled, born=v.born if v.owed else None)
@@ -157,11 +157,11 @@ def gathered(v: Value, d: int, axes: Sequence[Axis]) -> Value:
     if len(v.dims[d]) > 1:
         for axis in sorted(axes_in([v.dims[d]])):
             v = hide(v, axis)
-    own = [axis for _, cut in v.dims[d] for axis in cut if axis not in axes]
-    count = math.prod(axis.size for axis in (*own, *axes))
-    want = tidy_dim([(local_size(v.dims[d]) * count, (*own, *axes))])
+    kept = [axis for _, cut in v.dims[d] for axis in cut if axis not in axes]
+    count = math.prod(axis.size for axis in (*kept, *axes))
+    want = tidy_dim([(local_size(v.dims[d]) * count, (*kept, *axes))])
     v = read_as(v, (*v.dims[:d], want, *v.dims[d + 1 :]))
-    rest = tidy_dim([(whole_size(want), tuple(own))])
+    rest = tidy_dim([(whole_size(want), tuple(kept))])
     return v.having(v.scaled, dims=(*v.dims[:d], rest, *v.dims[d + 1 :]))
 
 
@@ -199,8 +199,8 @@ def dealt(v: Value, d: int, axes: Sequence[Axis]) -> Value:
     if len(v.dims[d]) > 1:
         for axis in sorted(axes_in([v.dims[d]])):
             v = hide(v, axis)
-    own = tuple(axis for _, cut in v.dims[d] for axis in cut)
-    dim = tidy_dim([(whole_size(v.dims[d]), (*own, *axes))])
+    current = tuple(axis for _, cut in v.dims[d] for axis in cut)
+    dim = tidy_dim([(whole_size(v.dims[d]), (*current, *axes))])
     return v.having(v.scaled, dims=(*v.dims[:d], dim, *v.dims[d + 1 :]))
 
 
@@ -236,8 +236,8 @@ def _ppermute(w: Notes, op: Collective, v: Value, axes: Sequence[Axis]) -> Value
     if len(axes) > 1:
         raise Unknown("ppermute over several axes at once")
     v = hide(v, axes[0])
-    at = v.hidden.index(axes[0])
-    return v.having(permuted(v.scaled, at, tuple(sender)))
+    dim = v.hidden.index(axes[0])
+    return v.having(permuted(v.scaled, dim, tuple(sender)))
 
 
 def permuted(x: T.Scaled, at: int, sender: tuple[int, ...]) -> T.Scaled:

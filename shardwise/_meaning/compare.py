@@ -77,18 +77,18 @@ def gaps(w: Notes, want: Value, got: Value) -> list[Gap]:
     """Return the gaps between a result and the reference, in program order."""
     if equal(want, got):
         return []
-    found = sorted(mistakes_in(w, got.term), key=lambda m: m.order)
-    sound = tuple(_first_use(w, mistake) for mistake in found if mistake.sound)
-    if sound or (found and not found[0].axes):
-        first = next(iter(sound), found[0])
+    mistakes = sorted(mistakes_in(w, got.term), key=lambda m: m.order)
+    sound = tuple(_first_use(w, mistake) for mistake in mistakes if mistake.sound)
+    if sound or (mistakes and not mistakes[0].axes):
+        first = next(iter(sound), mistakes[0])
         return [Gap("mistake", got.term, _ratio(want, first.paid), mistake=first, mistakes=sound)]
-    if found:
-        stray = _first_stray(w, [got.term, *(t for mistake in found for t in mistake.made_of)])
-        return [Gap("other", got.term, stray=stray or found[0].op)]
-    parted = list(_parting(want.scaled, got.scaled))
-    parted = [gap for gap in parted if not gap.asked] or parted
-    if all(gap.kind == "times" for gap in parted):
-        terms = {gap.term for gap in parted}
+    if mistakes:
+        stray = _first_stray(w, [got.term, *(t for mistake in mistakes for t in mistake.made_of)])
+        return [Gap("other", got.term, stray=stray or mistakes[0].op)]
+    differences = list(_parting(want.scaled, got.scaled))
+    differences = [gap for gap in differences if not gap.asked] or differences
+    if all(gap.kind == "times" for gap in differences):
+        terms = {gap.term for gap in differences}
         steps = {t: steps_of(w, t, terms) for t in terms}
         return [
             dataclasses.replace(
@@ -96,13 +96,13 @@ def gaps(w: Notes, want: Value, got: Value) -> list[Gap]:
                 steps=(*_before(w, steps[gap.term], gap.ratio), *steps[gap.term]),
                 whole=gap.term is got.term,
             )
-            for gap in parted
+            for gap in differences
         ]
     if got.term in w.joined:
         kind, op, axes = w.joined[got.term]
         return [Gap(kind, got.term, stray=op, axes=axes)]
-    unlike = [gap.term for gap in parted if gap.kind == "other"]
-    stray = _first_stray(w, unlike) or _first_stray(w, [got.term])
+    others = [gap.term for gap in differences if gap.kind == "other"]
+    stray = _first_stray(w, others) or _first_stray(w, [got.term])
     return [Gap("other", got.term, stray=stray, filled=_filled_up(w, got.term))]
 
 
@@ -128,17 +128,17 @@ def _exponent(w: Notes, mistake: Mistake) -> bool:
 
 
 def _exponent_of(w: Notes, born: Op) -> bool:
-    own, apart = {*born.outs}, set[Var]()
+    kept, differences = {*born.outs}, set[Var]()
     for out, op in w.makers.items():
         name = op.name if isinstance(op, Leaf) else ""
-        given = {atom for atom in op.ins if isinstance(atom, Var)}
-        if given & apart and name.startswith("exp"):
+        operands = {atom for atom in op.ins if isinstance(atom, Var)}
+        if operands & differences and name.startswith("exp"):
             return True
-        differs = given & own and name in ("add", "sub")
-        if differs or (given & apart and name in _KEEPS | _SCALES):
-            apart.add(out)
-        elif given & own and name in _KEEPS:
-            own.add(out)
+        differs = operands & kept and name in ("add", "sub")
+        if differs or (operands & differences and name in _KEEPS | _SCALES):
+            differences.add(out)
+        elif operands & kept and name in _KEEPS:
+            kept.add(out)
     return False
 
 
@@ -154,10 +154,10 @@ def mistakes_in(w: Notes, t: Term) -> Iterator[Mistake]:
     seen: set[Term] = set()
     open_ = [t] if w.mistakes else []
     while open_:
-        for one in below(open_.pop(), seen):
-            if one in w.mistakes:
-                yield w.mistakes[one]
-                open_ += w.mistakes[one].made_of
+        for term in below(open_.pop(), seen):
+            if term in w.mistakes:
+                yield w.mistakes[term]
+                open_ += w.mistakes[term].made_of
 
 
 def below(t: Term, seen: set[Term] | None = None) -> Iterator[Term]:
@@ -176,19 +176,19 @@ def below(t: Term, seen: set[Term] | None = None) -> Iterator[Term]:
 
 def _filled_up(w: Notes, t: Term) -> tuple[int, int] | None:
     """Return the rows of an argument and those it is padded to, where it is not on one device."""
-    for one in below(t):
-        if T.of(one.op).moves not in ("lookup", "pad", "join") or w.known(one):
+    for term in below(t):
+        if T.of(term.op).moves not in ("lookup", "pad", "join") or w.known(term):
             continue
-        for _, kid in one.kids:
-            given = kid.op == "symbol" and kid.params[0] == "argument" and kid.shape
-            if given and kid.shape[1:] == one.shape[1:] and kid.shape[0] < one.shape[0]:
-                return kid.shape[0], one.shape[0]
+        for _, kid in term.kids:
+            is_argument = kid.op == "symbol" and kid.params[0] == "argument" and kid.shape
+            if is_argument and kid.shape[1:] == term.shape[1:] and kid.shape[0] < term.shape[0]:
+                return kid.shape[0], term.shape[0]
     return None
 
 
 def _first_stray(w: Notes, terms: Iterable[Term]) -> Op | None:
-    own = [w.strays[one] for t in terms for one in below(t) if one in w.strays]
-    return min(own, key=lambda found: found[0])[1] if own else None
+    strays = [w.strays[term] for t in terms for term in below(t) if term in w.strays]
+    return min(strays, key=lambda stray: stray[0])[1] if strays else None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -234,20 +234,20 @@ def _parting(want: Scaled, got: Scaled) -> Iterator[Gap]:
     seen: set[tuple[Scaled, Scaled, _Way]] = set()
     stack = [(want, got, _Way())]
     while stack:
-        (a, s), (b, t), way = one = stack.pop()
-        if one in seen or (a, s) == (b, t):
+        (a, s), (b, t), path = pair = stack.pop()
+        if pair in seen or (a, s) == (b, t):
             continue
-        seen.add(one)
+        seen.add(pair)
         if s is t:
             ratio = T.over(b, a) if a else None
-            yield Gap("times", t, ratio, b, sure=way.sure, linear=way.linear, asked=way.asked)
+            yield Gap("times", t, ratio, b, sure=path.sure, linear=path.linear, asked=path.asked)
             continue
         below = _below((a, s), (b, t)) if len(seen) <= DEEP else None
         if below is None:
-            yield Gap("other", t, asked=way.asked)
+            yield Gap("other", t, asked=path.asked)
         else:
             differing = [(x, y) for x, y in below if x != y]
-            further = way.through(t.op, len(differing))
+            further = path.through(t.op, len(differing))
             stack += [(x, y, further) for x, y in differing]
 
 
@@ -289,9 +289,13 @@ def _one_operand(s: Term, t: Term) -> bool:
 
 def _unordered(s: Term, t: Term) -> list[tuple[Scaled, Scaled]]:
     """Return the operands that differ, paired by kind."""
-    left = [kid for kid in s.kids if kid not in t.kids]
-    right = [kid for kid in t.kids if kid not in s.kids]
-    return _paired(left, right) if len(left) == len(right) else [*zip(s.kids, t.kids, strict=True)]
+    missing = [kid for kid in s.kids if kid not in t.kids]
+    extra = [kid for kid in t.kids if kid not in s.kids]
+    return (
+        _paired(missing, extra)
+        if len(missing) == len(extra)
+        else [*zip(s.kids, t.kids, strict=True)]
+    )
 
 
 def _paired(left: list[Scaled], right: list[Scaled]) -> list[tuple[Scaled, Scaled]]:
@@ -308,20 +312,20 @@ def _sums(want: Scaled, got: Scaled) -> list[tuple[Scaled, Scaled]]:
     pairs: list[tuple[Scaled, Scaled]] = [
         ((ours[t], t), (theirs[t], t)) for t in ours if t in theirs and ours[t] != theirs[t]
     ]
-    left = [(c, t) for t, c in ours.items() if t not in theirs]
-    right = [(c, t) for t, c in theirs.items() if t not in ours]
-    if len(left) == len(right):
-        return pairs + _paired(left, right)
+    missing = [(c, t) for t, c in ours.items() if t not in theirs]
+    extra = [(c, t) for t, c in theirs.items() if t not in ours]
+    if len(missing) == len(extra):
+        return pairs + _paired(missing, extra)
     return [(want, (1, T.make("unlike", (), (got,), got[1].shape)))]
 
 
 def _products(want: Scaled, got: Scaled) -> list[tuple[Scaled, Scaled]] | None:
     ours = dict(zip((t for _, t in want[1].kids), want[1].params, strict=True))
     theirs = dict(zip((t for _, t in got[1].kids), got[1].params, strict=True))
-    left = [t for t in ours if ours[t] != theirs.get(t)]
-    right = [t for t in theirs if theirs[t] != ours.get(t)]
-    if len(left) == len(right) == 1 and ours[left[0]] == theirs[right[0]] == 1:
-        return [((want[0], left[0]), (got[0], right[0]))]
+    missing = [t for t in ours if ours[t] != theirs.get(t)]
+    extra = [t for t in theirs if theirs[t] != ours.get(t)]
+    if len(missing) == len(extra) == 1 and ours[missing[0]] == theirs[extra[0]] == 1:
+        return [((want[0], missing[0]), (got[0], extra[0]))]
     return None
 
 
@@ -332,24 +336,24 @@ def steps_of(w: Notes, t: Term, beside: Container[Term]) -> list[Step]:
     in `beside`, or if nothing else is known.
     """
     through = {*LINEAR, "sum", "loop"}
-    ways = through, {*through, "product"}, {*through, *MIXES}
-    found = next(filter(None, (_nearest(w, t, way) for way in ways)), [])
-    unknown = all(step.kind == "owes" for step in found)
-    for sum_, own in w.steps.items():
+    options = through, {*through, "product"}, {*through, *MIXES}
+    steps = next(filter(None, (_nearest(w, t, option) for option in options)), [])
+    unknown = all(step.kind == "owes" for step in steps)
+    for sum_, recorded in w.steps.items():
         summands = [kid for _, kid in sum_.kids] if sum_.op == "sum" else []
         if t in summands and (unknown or all(kid in beside for kid in summands)):
-            found += own
-    return sorted(found, key=lambda step: step.order)
+            steps += recorded
+    return sorted(steps, key=lambda step: step.order)
 
 
 def _nearest(w: Notes, t: Term, through: Container[str]) -> list[Step]:
     """Return the recorded steps of a term, or of the nearest ones below `through` operations."""
-    front = [t]
+    frontier = [t]
     for _ in range(12):
-        found = [step for one in front for step in w.steps.get(T.core(one), ())]
-        if found:
-            return found
-        front = [kid for one in front if one.op in through for kid in _parts(one)]
+        steps = [step for term in frontier for step in w.steps.get(T.core(term), ())]
+        if steps:
+            return steps
+        frontier = [kid for term in frontier if term.op in through for kid in _parts(term)]
     return []
 
 
@@ -367,14 +371,14 @@ def _before(w: Notes, steps: Sequence[Step], ratio: Coef | None) -> list[Step]:
     devices with checks off, so that its derivative is summed again.
     """
     last = max((step.order for step in steps if step.kind == "paid"), default=0)
-    found = []
-    known = w.reference.coefs if w.reference is not None else {}
-    for term, own in w.steps.items():
-        for step in own if not term.shape else ():
+    explaining = []
+    coefs = w.reference.coefs if w.reference is not None else {}
+    for term, recorded in w.steps.items():
+        for step in recorded if not term.shape else ():
             if T.is_one(term) and step.kind == "times" and step.op.backward:
-                found.append(dataclasses.replace(step, kind="seeded"))
+                explaining.append(dataclasses.replace(step, kind="seeded"))
             elif step.kind in ("paid", "scaled") and not step.op.backward and step.order < last:
-                times = {T.over(step.coef, coef) for coef in known.get(term, ()) if coef}
+                times = {T.over(step.coef, coef) for coef in coefs.get(term, ()) if coef}
                 if ratio in times and 1 not in times:
-                    found.append(dataclasses.replace(step, kind="reduced"))
-    return found
+                    explaining.append(dataclasses.replace(step, kind="reduced"))
+    return explaining

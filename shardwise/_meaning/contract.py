@@ -48,7 +48,7 @@ def reductions(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     """Reduce; over a cut dimension a sum, maximum or minimum is owed over the axes of the cut."""
     (v,) = ins
     kind, along = T.of(op.name).combines, set(op.params["axes"])
-    if any(own != kind for _, own in v.owed):
+    if any(owed_kind != kind for _, owed_kind in v.owed):
         refuse_debts(op.name, ins)
     for d in along:
         v = narrowed(v, d)
@@ -57,9 +57,9 @@ def reductions(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     dims = tuple(dim for d, dim in enumerate(v.dims) if d not in along)
     over = frozenset() if v.zero else axes_in(v.dims[d] for d in along)
     lead = len(v.hidden)
-    made = T.reduce(kind, v.scaled, shifted(sorted(along), lead))
+    result = T.reduce(kind, v.scaled, shifted(sorted(along), lead))
     owed = v.owed | {(axis, kind) for axis in over}
-    return [v.having(made, dims=dims, owed=owed, born=op if over else v.born)]
+    return [v.having(result, dims=dims, owed=owed, born=op if over else v.born)]
 
 
 @rule("argmax", "argmin", needs=ORDER)
@@ -86,19 +86,19 @@ def other_reductions(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
 def running(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     """Accumulate along a dimension that every device has whole; sums of shares are shares."""
     v = whole_along(ins[0], [op.params["axis"]])
-    at = op.params["axis"] + len(v.hidden)
+    dim = op.params["axis"] + len(v.hidden)
     if op.name == "cumsum":
         only_sums("a running sum", v)
     else:
         refuse_debts(op.name, ins)
 
     def made(kids: list[T.Scaled], shape: T.Shape, number: Callable[[int], int]) -> T.Scaled:
-        params = (number(at), op.params["reverse"])
+        params = (number(dim), op.params["reverse"])
         if op.name == "cumsum":
             return T.linear("cumsum", params, kids[0], shape)
         return T.function(op.name, params, kids, shape)
 
-    return [v.having(T.beside([at], [v.scaled], v.term.shape, made))]
+    return [v.having(T.beside([dim], [v.scaled], v.term.shape, made))]
 
 
 @rule("fft", needs=RING)
@@ -126,8 +126,8 @@ def sorts(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     stable = op.params["is_stable"]
 
     def made(i: int) -> T.Made:
-        how = keys, stable, i
-        return lambda kids, shape, number: T.function("sort", (number(at), *how), kids, shape)
+        options = keys, stable, i
+        return lambda kids, shape, number: T.function("sort", (number(at), *options), kids, shape)
 
     kids = [v.scaled for v in ins]
     return [v.having(T.beside([at], kids, v.term.shape, made(i))) for i, v in enumerate(ins)]
@@ -145,8 +145,8 @@ def largest(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     v = whole_along(ins[0], [d])
     dims = (*v.dims[:d], uncut(op.outs[0].shape[d]), *v.dims[d + 1 :])
     shape = (*hidden_sizes(v.hidden), *map(whole_size, dims))
-    how = {key: value for key, value in op.params.items() if key not in DIMENSIONS}
-    params = (frozen(how), d + len(v.hidden))
+    options = {key: value for key, value in op.params.items() if key not in DIMENSIONS}
+    params = (frozen(options), d + len(v.hidden))
     return [
         v.having(T.function(op.name, (*params, i), [v.scaled], shape), dims=dims) for i in range(2)
     ]
@@ -177,18 +177,18 @@ def dots(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     )
     if not x.coef or not y.coef:
         data = jnp.issubdtype(op.outs[0].dtype, jnp.inexact)
-        made = finite.contraction(numbers, x.scaled, y.scaled, shape) if data else T.zero(shape)
-        if not made[0]:
-            return [Value(*made, dims, tuple(hidden))]
+        scaled = finite.contraction(numbers, x.scaled, y.scaled, shape) if data else T.zero(shape)
+        if not scaled[0]:
+            return [Value(*scaled, dims, tuple(hidden))]
     else:
-        made = T.tidy(x.coef * y.coef), dot(numbers, x.term, y.term, shape)
+        scaled = T.tidy(x.coef * y.coef), dot(numbers, x.term, y.term, shape)
     owed = (debtor.owed if debtor is not None else frozenset()) | {(a, "sum") for a in over}
     if over & axes_in(dims) or (
         debtor is not None and debtor.debts & (over | axes_in(dims) | set(hidden))
     ):
         raise Unknown("a contraction of shares with parts over the same axis", over)
     born = op if over else debtor.born if debtor is not None else None
-    return [Value(*made, tuple(dims), tuple(hidden), owed, born)]
+    return [Value(*scaled, tuple(dims), tuple(hidden), owed, born)]
 
 
 def dot(numbers, x: T.Term, y: T.Term, shape) -> T.Term:
@@ -209,11 +209,11 @@ def meet(w: Notes, x: Value, y: Value, pairs: list[tuple[int, int]]) -> tuple[Va
         # Once an axis is hidden, reading it as a cut only helps if the reference has both terms.
         hidden = {*x.hidden, *y.hidden} & axes_in([x.dims[i], y.dims[j]])
         if hidden:
-            options = [both for both in options if w.known(both[0].term) and w.known(both[1].term)]
+            options = [pair for pair in options if w.known(pair[0].term) and w.known(pair[1].term)]
         if not options:
             x, y = whole_along(x, [i]), whole_along(y, [j])
         else:
-            x, y = max(options, key=lambda both: w.known(both[0].term) + w.known(both[1].term))
+            x, y = max(options, key=lambda pair: w.known(pair[0].term) + w.known(pair[1].term))
     return x, y
 
 
@@ -228,9 +228,9 @@ def part_ways(x: Value, y: Value, cx, cy, bx, by) -> tuple[Value, Value]:
     paired_x, paired_y = {*cx, *bx}, {*cy, *by}
     free_x = axes_in(dim for d, dim in enumerate(x.dims) if d not in paired_x)
     free_y = axes_in(dim for d, dim in enumerate(y.dims) if d not in paired_y)
-    both = axes_in(x.dims[d] for d in paired_x)
-    clash = (free_x & (free_y | both | set(y.hidden))) | (free_y & (both | set(x.hidden)))
-    clash |= both & {*x.hidden, *y.hidden}
+    paired = axes_in(x.dims[d] for d in paired_x)
+    clash = (free_x & (free_y | paired | set(y.hidden))) | (free_y & (paired | set(x.hidden)))
+    clash |= paired & {*x.hidden, *y.hidden}
     for axis in sorted(clash):
         x, y = hide(x, axis), hide(y, axis)
     return x, y

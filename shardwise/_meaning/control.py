@@ -46,7 +46,7 @@ def symbol_like(v: Value, *name: object) -> Value:
 def meet_readings(w: Notes, a: Value, b: Value) -> tuple[Value, Value]:
     """Return two values of the same local shape in one reading."""
     for axis in sorted(a.debts | b.debts):
-        kinds = {kind for v in (a, b) for own, kind in v.owed if own == axis}
+        kinds = {kind for v in (a, b) for owed_axis, kind in v.owed if owed_axis == axis}
         if kinds != {"sum"}:
             if (axis, *kinds) in a.owed and (axis, *kinds) in b.owed:
                 continue
@@ -67,11 +67,11 @@ def loop(w: Notes, op: Scan, ins: list[Value]) -> list[Value]:
     xs = [_scanned(x) for x in xs]
     w.depth += 1
     try:
-        carry, given, outs = _fixed(w, op.body, consts, carry, xs, op.carry)
+        carry, symbolic, outs = _fixed(w, op.body, consts, carry, xs, op.carry)
     finally:
         w.depth -= 1
     carried, stacked = outs[: op.carry], outs[op.carry :]
-    symbols = [v.term for v in given]
+    symbols = [v.term for v in symbolic]
     starts = [v.scaled for v in carry]
     coef, scaled = lead(starts, symbols, [v.scaled for v in carried])
     powers = [degree(v.scaled, scaled) for v in outs]
@@ -91,7 +91,7 @@ def loop(w: Notes, op: Scan, ins: list[Value]) -> list[Value]:
         tuple(len(v.hidden) for v in xs),
     )
     results = []
-    for i, (start, symbol, out) in enumerate(zip(carry, given, carried, strict=False)):
+    for i, (start, symbol, out) in enumerate(zip(carry, symbolic, carried, strict=False)):
         if out.scaled == symbol.scaled:
             results.append(start)
         elif not out.coef and op.length:
@@ -99,19 +99,19 @@ def loop(w: Notes, op: Scan, ins: list[Value]) -> list[Value]:
         else:
             results.append(out.having(_looped(i, base, out.term.shape, factors[i])))
     lead_of = [len(v.hidden) for v in stacked]
-    for j, (v, at) in enumerate(zip(stacked, lead_of, strict=True)):
-        shape = (*v.term.shape[:at], op.length, *v.term.shape[at:])
+    for j, (v, scan_dim) in enumerate(zip(stacked, lead_of, strict=True)):
+        shape = (*v.term.shape[:scan_dim], op.length, *v.term.shape[scan_dim:])
         dims = (uncut(op.length), *v.dims)
         if not v.coef:
-            made = T.zero(shape)
+            result = T.zero(shape)
         elif not free_in(v.term, w.depth + 1):
-            spots = [d for d in range(len(shape)) if d != at]
-            made = T.bcast(v.scaled, shape, spots)
+            spots = [d for d in range(len(shape)) if d != scan_dim]
+            result = T.bcast(v.scaled, shape, spots)
         else:
-            own = (*base[0], (1, v.term))
+            step_outs = (*base[0], (1, v.term))
             factor = T.tidy(factors[op.carry + j] * v.coef)
-            made = _looped((op.carry, at), (own, *base[1:]), shape, factor)
-        results.append(v.having(made, dims=dims))
+            result = _looped((op.carry, scan_dim), (step_outs, *base[1:]), shape, factor)
+        results.append(v.having(result, dims=dims))
     return results
 
 
@@ -145,10 +145,10 @@ def _fixed(
             slices.append(x.having((x.coef, symbol[1]), dims=x.dims[1:]))
     zeros = {i for i, v in enumerate(carry) if v.zero}
     for _ in range(ROUNDS):
-        given = [
+        symbolic = [
             v if i in zeros else symbol_like(v, "carry", depth, i) for i, v in enumerate(carry)
         ]
-        outs = w.turn(body, [*consts, *given, *slices], given)
+        outs = w.turn(body, [*consts, *symbolic, *slices], symbolic)
         # An initial zero may only be treated as zero if an iteration that finds zeros leaves zeros.
         grown = {i for i in zeros if not outs[i].zero}
         if grown:
@@ -156,7 +156,7 @@ def _fixed(
             continue
         new = [meet_readings(w, v, out) for v, out in zip(carry, outs, strict=False)]
         if all(_reading(v) == _reading(grown) for v, (grown, _) in zip(carry, new, strict=True)):
-            return carry, given, [*(out for _, out in new), *outs[count:]]
+            return carry, symbolic, [*(out for _, out in new), *outs[count:]]
         carry = [_since(grown, out) for grown, out in new]
     raise Unknown("a loop that carries a value which is laid out anew at every step")
 
@@ -173,33 +173,33 @@ def _reading(v: Value) -> tuple[Dims, tuple, Owed]:
 
 def free_in(t: Term, depth: int, seen: dict[Term, bool] | None = None) -> bool:
     """Return whether a term has symbols of the loop at this depth."""
-    known: dict[Term, bool] = {} if seen is None else seen
+    free: dict[Term, bool] = {} if seen is None else seen
     stack = [t]
     while stack:
         top = stack[-1]
-        if top in known:
+        if top in free:
             stack.pop()
             continue
         if top.op == "symbol" and top.params[0] in ("carry", "step"):
-            known[top] = top.params[1] == depth
+            free[top] = top.params[1] == depth
             stack.pop()
             continue
-        open_kids = [kid for _, kid in top.kids if kid not in known]
+        open_kids = [kid for _, kid in top.kids if kid not in free]
         if open_kids:
             stack += open_kids
             continue
-        known[top] = any(known[kid] for _, kid in top.kids)
+        free[top] = any(free[kid] for _, kid in top.kids)
         stack.pop()
-    return known[t]
+    return free[t]
 
 
 def _looped(index: object, base: tuple, shape: Shape, coef: Coef) -> Scaled:
     # Without depth and leads as parameters, two loops that scan over different dimensions of one
     # array, or bind different symbols, would be the same term.
-    outs, carry, xs, *how = base
+    outs, carry, xs, *settings = base
     kids = (*outs, *carry, *xs)
-    made = T.function("loop", (index, len(outs), len(carry), *how), kids, shape)
-    return T.tidy(coef * made[0]), made[1]
+    result = T.function("loop", (index, len(outs), len(carry), *settings), kids, shape)
+    return T.tidy(coef * result[0]), result[1]
 
 
 def result_of_turn(loop: Term) -> Scaled:
@@ -214,8 +214,8 @@ def loop_while(w: Notes, op: While, ins: list[Value]) -> list[Value]:
     cond_consts, body_consts, carry = _parts(ins, first, second)
     w.depth += 1
     try:
-        carry, given, outs = _fixed(w, op.body, body_consts, carry, [], len(carry))
-        (decision,) = w.turn(op.cond, [*cond_consts, *given], ())
+        carry, symbolic, outs = _fixed(w, op.body, body_consts, carry, [], len(carry))
+        (decision,) = w.turn(op.cond, [*cond_consts, *symbolic], ())
     finally:
         w.depth -= 1
     if not decision.plain:
@@ -225,7 +225,7 @@ def loop_while(w: Notes, op: While, ins: list[Value]) -> list[Value]:
         start
         if out.scaled == symbol.scaled
         else out.having(T.function("while", (i, len(outs), w.depth + 1), kids, out.term.shape))
-        for i, (start, symbol, out) in enumerate(zip(carry, given, outs, strict=True))
+        for i, (start, symbol, out) in enumerate(zip(carry, symbolic, outs, strict=True))
     ]
 
 

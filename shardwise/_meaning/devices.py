@@ -83,14 +83,14 @@ class DeviceWalk(Walk):
         if self.count > STEPS:
             raise TooLong
         for out in outs:
-            own = out.values if isinstance(out, Many) else (out,)
-            self.seen.update(v.term for v in own)
+            values = out.values if isinstance(out, Many) else (out,)
+            self.seen.update(v.term for v in values)
 
     def apply(self, op: Op, ins: list[Any]) -> list[Any]:
         outs = self.applied(op, ins)
         for out, var in zip(outs, op.outs, strict=True):
-            for own in out.values if isinstance(out, Many) else (out,):
-                assert own.local == tuple(var.shape), (op, own.dims, var.shape)
+            for value in out.values if isinstance(out, Many) else (out,):
+                assert value.local == tuple(var.shape), (op, value.dims, var.shape)
         return outs
 
     def applied(self, op: Op, ins: list[Any]) -> list[Any]:
@@ -115,8 +115,8 @@ class DeviceWalk(Walk):
 
     def asked_in(self, op: Op) -> bool:
         """Return whether a body of the operation uses the coordinate along the axis."""
-        inner = [one for body in op.bodies for one in walk(body.ops)]
-        return any(isinstance(one, AxisIndex) and one.axis == self.axis for one in inner)
+        ops = [inner for body in op.bodies for inner in walk(body.ops)]
+        return any(isinstance(inner, AxisIndex) and inner.axis == self.axis for inner in ops)
 
     def apart_each(self, op: Op, ins: list[Any]) -> list[Any]:
         match op:
@@ -197,20 +197,22 @@ class DeviceWalk(Walk):
     def turn(self, body: Body, ins: Sequence[Any], given: Sequence[Value]) -> list[Value]:
         """Walk one iteration on each device, then cut carried values as they were before."""
         outs = self.run(body, [self.parts(v) for v in ins] if self.in_turns else ins)
-        likes = [[one, *given] for one in given] + [[*given]] * (len(outs) - len(given))
+        likes = [[carried, *given] for carried in given] + [[*given]] * (len(outs) - len(given))
         rows = zip(outs, likes, strict=False)
-        return [self.together(v, own) if isinstance(v, Many) else v for v, own in rows]
+        return [self.together(v, options) if isinstance(v, Many) else v for v, options in rows]
 
     def together(self, v: Many, likes: Sequence[Value]) -> Value:
         """Return the values of all devices as one value, cut as one of `likes` is."""
         for like in likes:
             cuts = [d for d, dim in enumerate(like.dims) if axes_in([dim]) == {self.axis}]
-            if len(cuts) == 1 and all(one.local == like.local for one in v.values):
+            if len(cuts) == 1 and all(value.local == like.local for value in v.values):
                 (d,) = cuts
-                made = concatenated(self, v.values, d)
-                cut = tidy_dim([(whole_size(made.dims[d]), like.dims[d][0][1])])
+                result = concatenated(self, v.values, d)
+                cut = tidy_dim([(whole_size(result.dims[d]), like.dims[d][0][1])])
                 if local_size(cut) == like.local[d]:
-                    return made.having(made.scaled, dims=(*made.dims[:d], cut, *made.dims[d + 1 :]))
+                    return result.having(
+                        result.scaled, dims=(*result.dims[:d], cut, *result.dims[d + 1 :])
+                    )
         raise Unknown("a loop gives values that differ between devices in another way than before")
 
     def begun(self, op: Scan, ins: list[Any]) -> list[Any]:
@@ -263,13 +265,13 @@ class DeviceWalk(Walk):
             case "all_gather":
                 d = op.params["dimension"]
                 if not op.params["tiled"]:
-                    values = [thickened(one, d) for one in values]
+                    values = [thickened(value, d) for value in values]
                 return concatenated(self, values, d)
             case "psum_scatter" if op.params["tiled"]:
                 return self.dealt(self.total(op, values), op.params["dimension"])
             case "all_to_all":
                 split, concat = op.params["split"], op.params["concat"]
-                rows = [self.dealt(one, split) for one in values]
+                rows = [self.dealt(value, split) for value in values]
                 return self.merged(
                     [
                         concatenated(self, [self.at(row, k) for row in rows], concat)
@@ -280,14 +282,14 @@ class DeviceWalk(Walk):
 
     def total(self, op: Op, values: list[Value]) -> Value:
         total = values[0]
-        for one in values[1:]:
-            (total,) = sums(self, _sum(op), [total, one])
+        for value in values[1:]:
+            (total,) = sums(self, _sum(op), [total, value])
         return total
 
     def folded(self, op: Collective, values: list[Value]) -> Value:
         out = values[0]
-        for one in values[1:]:
-            (out,) = self.each(_leaf(op, op.name[1:]), [out, one])
+        for value in values[1:]:
+            (out,) = self.each(_leaf(op, op.name[1:]), [out, value])
         return out
 
     def dealt(self, v: Value, d: int) -> Value | Many:
@@ -305,7 +307,7 @@ class DeviceWalk(Walk):
             raise Unknown("a result split over several axes along one dimension")
         if place is None:
             raise Unknown("a result that is declared the same differs between devices")
-        return concatenated(self, [join(self, rest, one) for one in v.values], place)
+        return concatenated(self, [join(self, rest, value) for value in v.values], place)
 
 
 def _sum(op: Op) -> Leaf:
@@ -336,9 +338,9 @@ def part(v: Value, axis: Axis | None, k: int) -> Value:
             size = dim[0][0] // axis.size
             return taken(v.having(v.scaled, dims=_uncut(v, d)), d, k * size, size)
     v = hide(v, axis)
-    at = v.hidden.index(axis)
+    hidden_dim = v.hidden.index(axis)
     hidden = tuple(a for a in v.hidden if a != axis)
-    return v.having(take(v.scaled, at, k), hidden=hidden)
+    return v.having(take(v.scaled, hidden_dim, k), hidden=hidden)
 
 
 def _uncut(v: Value, d: int):
@@ -355,10 +357,10 @@ def taken(v: Value, d: int, start: int, size: int) -> Value:
 
 def element(x: Value, i: int) -> Value:
     """Return element `i` along the first dimension."""
-    one = taken(x, 0, i, 1)
-    lead = len(one.hidden)
-    shape = (*one.term.shape[:lead], *one.term.shape[lead + 1 :])
-    return one.having(T.reshape(one.scaled, shape), dims=one.dims[1:])
+    row = taken(x, 0, i, 1)
+    lead = len(row.hidden)
+    shape = (*row.term.shape[:lead], *row.term.shape[lead + 1 :])
+    return row.having(T.reshape(row.scaled, shape), dims=row.dims[1:])
 
 
 def stack(w: Walk, values: Sequence[Value]) -> Value:
@@ -376,22 +378,22 @@ def concatenated(w: Walk, values: Sequence[Value], d: int) -> Value:
     size = sum(whole_size(v.dims[d]) for v in values)
     dims = (*first.dims[:d], tidy_dim([(size, ())]), *first.dims[d + 1 :])
     shape = (*hidden_sizes(first.hidden), *map(whole_size, dims))
-    made = T.concatenate([v.scaled for v in values], d + len(first.hidden), shape)
-    return first.having(made, dims=dims)
+    result = T.concatenate([v.scaled for v in values], d + len(first.hidden), shape)
+    return first.having(result, dims=dims)
 
 
 def speaks_of(body: Body) -> list[Axis]:
     """Return the axes whose coordinates a program uses, or along which it calls `ppermute`."""
-    found: dict[Axis, None] = {}
+    axes: dict[Axis, None] = {}
 
     def look(ops: Sequence[Op]) -> None:
         for op in ops:
             if isinstance(op, AxisIndex) and op.axis.size > 1:
-                found[op.axis] = None
+                axes[op.axis] = None
             elif isinstance(op, Collective) and op.name == "ppermute":
-                found.update(dict.fromkeys(a for a in op.axes if a.size > 1))
+                axes.update(dict.fromkeys(a for a in op.axes if a.size > 1))
             for inner in op.bodies:
                 look(inner.ops)
 
     look(body.ops)
-    return list(found)
+    return list(axes)

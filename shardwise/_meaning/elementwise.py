@@ -56,8 +56,8 @@ def only_sums(name: str, v: Value) -> None:
 
 def combined(w: Notes, ins: list[Value]) -> tuple[list[Scaled], Value]:
     """Return operands as terms of one shape, and a value with the reading of the result."""
-    found = align(ins, w.known)
-    terms, dims, hidden, _ = spread(found)
+    operands = align(ins, w.known)
+    terms, dims, hidden, _ = spread(operands)
     return terms, Value(0, T.ONE, dims, hidden)
 
 
@@ -119,12 +119,12 @@ def check_product(name: str, ins: list[Value]) -> Value | None:
         return None
     for i, v in enumerate(ins):
         only_sums(name, v)
-        for other in (*ins[:i], *ins[i + 1 :]):
-            clash = v.debts & (other.axes | other.debts)
+        for factor in (*ins[:i], *ins[i + 1 :]):
+            clash = v.debts & (factor.axes | factor.debts)
             if clash:
-                what = PICKED if _is_picked(other) else "a value"
+                noun = PICKED if _is_picked(factor) else "a value"
                 raise Unknown(
-                    f"{name} of it with {what} that differs over the same axis cannot come before "
+                    f"{name} of it with {noun} that differs over the same axis cannot come before "
                     "the sum",
                     clash,
                 )
@@ -168,8 +168,8 @@ def quotients(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
         ins = not_dropped(op, ins)
     debtor = check_product("the quotient", ins)
     terms, like = combined(w, ins)
-    made = T.multiply([terms[0], T.reciprocal(terms[1])], terms[0][1].shape)
-    return _scaled(w, op, ins, _finish(like, made, debtor))
+    quotient = T.multiply([terms[0], T.reciprocal(terms[1])], terms[0][1].shape)
+    return _scaled(w, op, ins, _finish(like, quotient, debtor))
 
 
 @rule("neg", needs=RING)
@@ -177,8 +177,8 @@ def negatives(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     """Negate; cut and share are kept, and an owed maximum becomes a minimum."""
     if few_bits(dtype_of(op.ins[0])) and any(kind != "sum" for _, kind in ins[0].owed):
         raise Unknown("the negative of a maximum that is still owed may wrap around")
-    turned = {"sum": "sum", "max": "min", "min": "max"}
-    owed = frozenset((axis, turned[kind]) for axis, kind in ins[0].owed)
+    negated = {"sum": "sum", "max": "min", "min": "max"}
+    owed = frozenset((axis, negated[kind]) for axis, kind in ins[0].owed)
     return [ins[0].having((-ins[0].coef, ins[0].term), owed=owed)]
 
 
@@ -232,9 +232,9 @@ def selections(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     refuse_debts("a choice by a share", [which])
     cases, debtor = settle(w, op, cases)
     if debtor is not None and which.axes & debtor.debts:
-        what = f"a choice by {PICKED}" if _is_picked(which) else "a choice"
+        noun = f"a choice by {PICKED}" if _is_picked(which) else "a choice"
         raise Unknown(
-            f"{what} that differs over the same axis as {share_words(debtor.debts)}",
+            f"{noun} that differs over the same axis as {share_words(debtor.debts)}",
             debtor.debts,
         )
     terms, like = combined(w, [which, *cases])
@@ -252,8 +252,8 @@ def choose(which: Scaled, cases: list[Scaled]) -> Scaled:
     if T.is_one(which[1]) and len(cases) > int(which[0]) >= 0:
         return cases[int(which[0])]
     lead = next((c for c, _ in cases if c), 1)
-    made = T.elementwise("select", (), [which, *((T.over(c, lead), t) for c, t in cases)], shape)
-    return T.tidy(lead * made[0]), made[1]
+    result = T.elementwise("select", (), [which, *((T.over(c, lead), t) for c, t in cases)], shape)
+    return T.tidy(lead * result[0]), result[1]
 
 
 SIGNS = {
@@ -285,8 +285,8 @@ def comparisons(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     coef, shape = gap.coef, gap.term.shape
     if coef < 0:
         name = primitives.of(name).mirror
-    sign, how = SIGNS.get(name, name), FLOATING if inexact else ()
-    return [gap.having(T.elementwise(sign, how, [(1 if coef else 0, gap.term)], shape))]
+    sign, params = SIGNS.get(name, name), FLOATING if inexact else ()
+    return [gap.having(T.elementwise(sign, params, [(1 if coef else 0, gap.term)], shape))]
 
 
 def _as_given(name: str, terms: list[Scaled]) -> Scaled:
@@ -317,8 +317,8 @@ def parts(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     """Return a part or the conjugate of a complex number; linear, so shares stay shares."""
     (v,) = ins
     only_sums(op.name, v)
-    given = frozen({k: v for k, v in op.params.items() if k != "input_dtype"})
-    coef, out = T.elementwise(op.name, given, [(1, v.term)], v.term.shape)
+    params = frozen({k: v for k, v in op.params.items() if k != "input_dtype"})
+    coef, out = T.elementwise(op.name, params, [(1, v.term)], v.term.shape)
     return [v.having((T.tidy(v.coef * coef), out))]
 
 
@@ -344,20 +344,20 @@ def by_element(w: Notes, op: Leaf, ins: list[Value], name: str) -> list[Value]:
     terms, like = combined(w, ins)
     row = T.of(name)
     if row.commutes:
-        terms = sorted(terms, key=lambda one: (one[1].number, one[0]))
+        terms = sorted(terms, key=lambda term: (term[1].number, term[0]))
         if terms[0] == terms[1] and row.idempotent:
             return [like.having(terms[0])]
     if name == "sign" and terms[0][0]:
         ((coef, t),) = terms
         out = T.elementwise(name, (), [(1, t)], t.shape)
         return [like.having((out[0] if coef > 0 else -out[0], out[1]))]
-    given = {k: v for k, v in op.params.items() if k not in ("accuracy", "sharding")}
+    settings = {k: v for k, v in op.params.items() if k not in ("accuracy", "sharding")}
     dtype = dtype_of(op.ins[0])
     exact = row.selects or row.bounded or row.truth
     if row.bits or (kind_of(dtype) == NARROW and not exact):
         # Conversions leave the term unchanged, so a result that wraps around has to name its dtype.
-        given["operand"] = str(dtype)
-    params = frozen(given)
+        settings["operand"] = str(dtype)
+    params = frozen(settings)
     if len(op.outs) == 1:
         return [like.having(T.elementwise(name, params, terms, terms[0][1].shape))]
     return [

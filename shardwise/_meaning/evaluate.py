@@ -75,37 +75,37 @@ def _term(t: Term, known: dict[Term, Any]) -> Any:
             return None
     if not kids:
         return None
-    own: list[Any] = kids
+    values: list[Any] = kids
     if t.op == "bcast":
         shape = [1] * len(t.shape)
-        for size, d in zip(own[0].shape, t.params, strict=True):
+        for size, d in zip(values[0].shape, t.params, strict=True):
             shape[d] = size
-        return np.broadcast_to(own[0].reshape(shape), t.shape)
+        return np.broadcast_to(values[0].reshape(shape), t.shape)
     if t.op == "sum":
-        return sum(own[1:], start=own[0])
+        return sum(values[1:], start=values[0])
     if t.op == "product":
         out = np.ones(t.shape, object)
-        for base, power in zip(own, t.params, strict=True):
+        for base, power in zip(values, t.params, strict=True):
             out = out * base**power
         return out
     if t.op == "div" and t.params == ():
-        return own[0] // own[1] if (own[1] > 0).all() and (own[0] >= 0).all() else None
+        return values[0] // values[1] if (values[1] > 0).all() and (values[0] >= 0).all() else None
     if t.op == "reshape":
-        return own[0].reshape(t.shape)
+        return values[0].reshape(t.shape)
     if t.op == "transpose":
-        return own[0].transpose(t.params)
+        return values[0].transpose(t.params)
     if t.op == "slice":
         d, start, stride = t.params
-        return np.take(own[0], range(start, start + t.shape[d] * stride, stride), axis=d)
+        return np.take(values[0], range(start, start + t.shape[d] * stride, stride), axis=d)
     if t.op == "concatenate":
-        return np.concatenate(own, axis=t.params)
+        return np.concatenate(values, axis=t.params)
     if t.op == "select":
-        which = own[0].astype(int)
-        return np.choose(which, own[1:]) if len(own) <= 3 else None
+        which = values[0].astype(int)
+        return np.choose(which, values[1:]) if len(values) <= 3 else None
     if t.op in TRUTH and dict(t.params)["operand"] == "bool":
-        return np.asarray(TRUTH[t.op](*own)).astype(object) * 1
-    if t.op == "rem" and (own[1] == 0).any():
+        return np.asarray(TRUTH[t.op](*values)).astype(object) * 1
+    if t.op == "rem" and (values[1] == 0).any():
         return None
     if t.op in EACH and t.params != FLOATING:
-        return np.asarray(EACH[t.op](*own)).astype(object) * 1
+        return np.asarray(EACH[t.op](*values)).astype(object) * 1
     return None

@@ -96,10 +96,10 @@ def ordered(params: tuple, x: Scaled, y: Scaled, shape: Shape) -> Scaled:
         (tuple(i for i, _ in pairs), tuple(j for _, j in pairs)),
         (tuple(bx[i] for i in batch), tuple(by[i] for i in batch)),
     )
-    turned = [0] * len(shape)
+    transposed = [0] * len(shape)
     for d, at in enumerate(order):
-        turned[at] = shape[d]
-    return T.transpose(contraction(numbers, x, y, tuple(turned)), order)
+        transposed[at] = shape[d]
+    return T.transpose(contraction(numbers, x, y, tuple(transposed)), order)
 
 
 def _upright(x: Scaled, c: Sequence[int], b: Sequence[int]):

@@ -23,9 +23,9 @@ def may_be_nan(t: Term) -> bool:
 def add(parts: Iterable[Scaled], shape: Shape) -> Scaled:
     """Add; data that cancels leaves a zero that may be NaN."""
     lost: list[Scaled] = []
-    made = T.add(parts, shape, lost)
-    left = [multiply([T.zero(shape), (1, t)], shape) for _, t in lost if may_be_nan(t)]
-    return T.add([made, *left], shape) if left else made
+    total = T.add(parts, shape, lost)
+    nans = [multiply([T.zero(shape), (1, t)], shape) for _, t in lost if may_be_nan(t)]
+    return T.add([total, *nans], shape) if nans else total
 
 
 def multiply(parts: Sequence[Scaled], shape: Shape) -> Scaled:
@@ -50,11 +50,11 @@ def contraction(numbers: Any, x: Scaled, y: Scaled, shape: Shape) -> Scaled:
 def added_up(numbers: Any, at: int, x: Term, y: Term, shape: Shape) -> Scaled:
     """Contract operand `at` with ones: sum it along the contracted dimensions."""
     t, (c, b) = (x, y)[at], (numbers[0][at], numbers[1][at])
-    left = [d for d in range(len(t.shape)) if d not in c]
-    loose = [d for d in left if d not in b]
+    kept = [d for d in range(len(t.shape)) if d not in c]
+    free = [d for d in kept if d not in b]
     # The result has batch dimensions, then the free ones of the first and of the second operand.
     before = len(x.shape) - len(c) - len(b) if at else 0
-    place = {d: i for i, d in enumerate(b)} | {d: len(b) + before + i for i, d in enumerate(loose)}
-    order = sorted(left, key=place.__getitem__)
-    turned = T.transpose(T.reduce("sum", (1, t), c), [left.index(d) for d in order])
-    return T.bcast(turned, shape, [place[d] for d in order])
+    place = {d: i for i, d in enumerate(b)} | {d: len(b) + before + i for i, d in enumerate(free)}
+    order = sorted(kept, key=place.__getitem__)
+    transposed = T.transpose(T.reduce("sum", (1, t), c), [kept.index(d) for d in order])
+    return T.bcast(transposed, shape, [place[d] for d in order])

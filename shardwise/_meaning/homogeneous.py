@@ -23,45 +23,45 @@ def lead(
     starts: Sequence[Scaled], symbols: Sequence[Term], carried: Sequence[Scaled]
 ) -> tuple[Coef, frozenset[Term]]:
     """Return the factor that can be moved out of a loop, and the symbols that carry it."""
-    own = frozenset(symbols)
-    while own:
-        degrees = [_degree(one, own) for one in carried]
+    carriers = frozenset(symbols)
+    while carriers:
+        degrees = [_degree(value, carriers) for value in carried]
         rows = [*zip(symbols, degrees, strict=True)]
         # Every value that is carried with the factor must return with it, and no other may.
-        if any(d not in (0, ZERO) for symbol, d in rows if symbol not in own):
+        if any(d not in (0, ZERO) for symbol, d in rows if symbol not in carriers):
             return 1, frozenset()
-        kept = frozenset(symbol for symbol, d in rows if symbol in own and d in (1, ZERO))
-        if kept == own:
+        kept = frozenset(symbol for symbol, d in rows if symbol in carriers and d in (1, ZERO))
+        if kept == carriers:
             break
-        own = kept
-    coefs = [c for (c, _), symbol in zip(starts, symbols, strict=True) if symbol in own and c]
-    return (coefs[0], own) if coefs else (1, frozenset())
+        carriers = kept
+    coefs = [c for (c, _), symbol in zip(starts, symbols, strict=True) if symbol in carriers and c]
+    return (coefs[0], carriers) if coefs else (1, frozenset())
 
 
 def degree(x: Scaled, symbols: frozenset[Term]) -> int | None:
     """Return the degree of a term in symbols, or None if it is not homogeneous in them."""
-    found = _degree(x, symbols)
-    return 0 if found == ZERO else found
+    result = _degree(x, symbols)
+    return 0 if result == ZERO else result
 
 
 def _degree(x: Scaled, symbols: frozenset[Term]) -> int | None:
     if not x[0]:
         return ZERO
-    known: dict[Term, int] = {}
+    degrees: dict[Term, int] = {}
     stack = [x[1]]
     try:
         while stack:
             t = stack[-1]
-            waiting = [kid for c, kid in t.kids if c and kid not in known]
-            if t in known or not waiting:
-                if t not in known:
-                    known[t] = _own(t, symbols, known)
+            pending = [kid for c, kid in t.kids if c and kid not in degrees]
+            if t in degrees or not pending:
+                if t not in degrees:
+                    degrees[t] = _own(t, symbols, degrees)
                 stack.pop()
             else:
-                stack += waiting
+                stack += pending
     except Mixed:
         return None
-    return known[x[1]]
+    return degrees[x[1]]
 
 
 def _own(t: Term, symbols: frozenset[Term], known: Mapping[Term, int]) -> int:
@@ -85,7 +85,7 @@ def _own(t: Term, symbols: frozenset[Term], known: Mapping[Term, int]) -> int:
 
 
 def _alike(degrees: Sequence[int]) -> int:
-    found = {d for d in degrees if d != ZERO}
-    if len(found) > 1:
+    distinct = {d for d in degrees if d != ZERO}
+    if len(distinct) > 1:
         raise Mixed
-    return found.pop() if found else ZERO
+    return distinct.pop() if distinct else ZERO

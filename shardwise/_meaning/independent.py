@@ -68,16 +68,16 @@ def all_at_once(w: Notes, op: Scan, ins: list[Value]) -> list[Value] | None:
     trial = w.anew()
     try:
         parts = [_dealt(trial, x, steps) for x in xs]
-        given = [_given(v, how, steps) for v, how in zip(carry, changes, strict=True)]
+        starts = [_given(v, change, steps) for v, change in zip(carry, changes, strict=True)]
         body, outs = _adding(op, changes)
-        found = trial.run(body, [*consts, *given, *parts])
+        values = trial.run(body, [*consts, *starts, *parts])
     except Unknown:
         return None
     if trial.mistakes:  # a non-linear operation on a step's own rows
         return None
     try:
-        added = [_total(v, steps) for v in found[:outs]]
-        stacked = [_stacked(v, steps) for v in found[outs:]]
+        added = [_total(v, steps) for v in values[:outs]]
+        stacked = [_stacked(v, steps) for v in values[outs:]]
         results = _ends(trial, changes, carry, added, op)
     except Unknown:
         return None
@@ -106,26 +106,26 @@ def _once(
 def carried(op: Scan) -> list[Carried] | None:
     """Return how a step changes each carried value, or None if one has another use."""
     body = op.body
-    given = body.ins[op.consts : op.consts + op.carry]
-    makers = {out: one for one in body.ops for out in one.outs}
+    carries = body.ins[op.consts : op.consts + op.carry]
+    makers = {out: inner for inner in body.ops for out in inner.outs}
     used: dict[Var, int] = {}
-    for atom in [*(a for one in body.ops for a in one.ins), *body.outs]:
+    for atom in [*(a for inner in body.ops for a in inner.ins), *body.outs]:
         if isinstance(atom, Var):
             used[atom] = used.get(atom, 0) + 1
     changes: list[Carried] = []
-    for var, out in zip(given, body.outs, strict=False):
+    for var, out in zip(carries, body.outs, strict=False):
         if out is var:
             changes.append(None)
             continue
         maker = makers.get(out) if isinstance(out, Var) else None
         if not isinstance(maker, Leaf) or maker.name not in ADDITIONS or var not in maker.ins:
             return None
-        what = maker.ins[1] if maker.ins[0] is var else maker.ins[0]
-        by = _number(what)
-        if by is not None and not op.reverse and not var.shape:
-            changes.append(Counted(by))
-        elif used[var] == used[maker.outs[0]] == 1 and _shape(what) == tuple(var.shape):
-            changes.append(Added(maker, what))
+        addend = maker.ins[1] if maker.ins[0] is var else maker.ins[0]
+        increment = _number(addend)
+        if increment is not None and not op.reverse and not var.shape:
+            changes.append(Counted(increment))
+        elif used[var] == used[maker.outs[0]] == 1 and _shape(addend) == tuple(var.shape):
+            changes.append(Added(maker, addend))
         else:
             return None
     return changes
@@ -145,9 +145,9 @@ def _shape(atom: Atom) -> tuple[int, ...]:
 
 def _adding(op: Scan, changes: list[Carried]) -> tuple[Body, int]:
     """Return the body that returns the addends instead of the sums, and their number."""
-    gone = {id(how.op) for how in changes if isinstance(how, Added)}
-    ops = [one for one in op.body.ops if id(one) not in gone]
-    added = [how.what for how in changes if isinstance(how, Added)]
+    removed = {id(change.op) for change in changes if isinstance(change, Added)}
+    ops = [inner for inner in op.body.ops if id(inner) not in removed]
+    added = [change.what for change in changes if isinstance(change, Added)]
     return Body(op.body.ins, ops, [*added, *op.body.outs[op.carry :]]), len(added)
 
 
@@ -184,16 +184,16 @@ def _merged(w: Notes, x: Value) -> Iterator[Value]:
     """Yield the ways to merge the first dimension into another one."""
     for place in range(max(1, len(x.dims) - 1)):
         with contextlib.suppress(Unknown):
-            own = _moved(x, place)
-            yield reshaped(own, x.local[1:], w.known, w.shapes_of(own.term))
+            moved = _moved(x, place)
+            yield reshaped(moved, x.local[1:], w.known, w.shapes_of(moved.term))
 
 
 def _moved(x: Value, place: int) -> Value:
     """Move the first dimension to another position."""
     lead = len(x.hidden)
     order = [*range(1, place + 1), 0, *range(place + 1, len(x.dims))]
-    made = T.transpose(x.scaled, [*range(lead), *(lead + d for d in order)])
-    return x.having(made, dims=tuple(x.dims[d] for d in order))
+    moved = T.transpose(x.scaled, [*range(lead), *(lead + d for d in order)])
+    return x.having(moved, dims=tuple(x.dims[d] for d in order))
 
 
 def _dealt(w: Notes, x: Value, steps: Axis) -> Value:
@@ -234,11 +234,11 @@ def _ends(
 ) -> list[Value]:
     """Return the final carry of the loop."""
     rest, results = iter(added), []
-    for how, start in zip(changes, carry, strict=True):
-        if how is None:
+    for change, start in zip(changes, carry, strict=True):
+        if change is None:
             results.append(start)
-        elif isinstance(how, Counted):
-            results.append(whole(T.add([start.scaled, (how.by * op.length, T.ONE)], ())))
+        elif isinstance(change, Counted):
+            results.append(whole(T.add([start.scaled, (change.by * op.length, T.ONE)], ())))
         else:
-            results += RULES["add"](w, how.op, [start, next(rest)])
+            results += RULES["add"](w, change.op, [start, next(rest)])
     return results

@@ -57,12 +57,12 @@ class Kept:
 def keep(body: Body, constants: Sequence[Any], paths: Sequence[str]) -> Kept:
     """Read a program whose first inputs are `constants`, and whose others have these names."""
     names = {("argument", index): path for index, path in enumerate(paths)}
-    own = _Keeping(names)
+    keeping = _Keeping(names)
     ins = [_constant(index, value) for index, value in enumerate(constants)]
     for index, var in enumerate(body.ins[len(constants) :]):
         ins.append(whole(T.symbol("argument", index, shape=tuple(var.shape))))
-    own.run(body, ins)
-    return Kept(own.ops, own.inputs, frozenset(own.mistakes))
+    keeping.run(body, ins)
+    return Kept(keeping.ops, keeping.inputs, frozenset(keeping.mistakes))
 
 
 def _constant(index: int, value: Any) -> Value:
@@ -104,12 +104,12 @@ class _Keeping(Walk):
 
     def _stepped(self, op: Scan, ins: list[Value]) -> dict[tuple[Any, ...], str]:
         """Return names for the elements that a loop scans over."""
-        found = {}
+        names = {}
         for index, value in enumerate(ins[op.consts + op.carry :]):
             name = self.names.get(value.term.params) if value.term.op == "symbol" else None
             if name is not None:
-                found["step", self.depth + 1, index] = f"{name}[i]"
-        return found
+                names["step", self.depth + 1, index] = f"{name}[i]"
+        return names
 
     def opaque(self, op: Op, ins: list[Value], unknown: Unknown) -> list[Value]:
         # A loop that does not reach a fixed point leaves readings that are not true.

@@ -59,21 +59,21 @@ def gathers(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     batch_i = tuple(getattr(numbers, "start_indices_batching_dims", ()))
     index = whole_along(index, [len(index.dims) - 1])
     x, index = meet(w, x, index, [*zip(batch_x, batch_i, strict=True)])
-    apart = {*numbers.start_index_map, *batch_x}
-    full = [d for d in range(len(x.dims)) if d not in apart and sizes[d] == x.local[d]]
+    addressed = {*numbers.start_index_map, *batch_x}
+    full = [d for d in range(len(x.dims)) if d not in addressed and sizes[d] == x.local[d]]
     x = whole_along(x, [d for d in range(len(x.dims)) if d not in full and d not in batch_x])
     paired = axes_in(x.dims[d] for d in batch_x)
-    loose = (x.axes - paired) & index.axes
+    unpaired = (x.axes - paired) & index.axes
     for d in full:
-        if _one_each(x, d) and axes_in([x.dims[d]]) <= loose:
-            left = [
+        if _one_each(x, d) and axes_in([x.dims[d]]) <= unpaired:
+            kept = [
                 e for e in range(len(x.dims)) if e not in {*numbers.collapsed_slice_dims, *batch_x}
             ]
-            changed, at = _batched(numbers, d, numbers.offset_dims[left.index(d)])
+            changed, new_dim = _batched(numbers, d, numbers.offset_dims[kept.index(d)])
             params = {**op.params, "dimension_numbers": changed}
-            own = _cut_here(thickened(index, at), at, x.dims[d])
-            return gathers(w, dataclasses.replace(op, params=params), [x, own])
-    for axis in sorted(loose | (paired & {*x.hidden, *index.hidden})):
+            split = _cut_here(thickened(index, new_dim), new_dim, x.dims[d])
+            return gathers(w, dataclasses.replace(op, params=params), [x, split])
+    for axis in sorted(unpaired | (paired & {*x.hidden, *index.hidden})):
         x, index = hide(x, axis), hide(index, axis)
     if x.debts & index.axes:
         raise Unknown(
@@ -99,8 +99,8 @@ def gathers(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     # The fill value for missing rows is not scaled with the table.
     coef, (times, table) = (1, x.scaled) if fills else (x.coef, (1, x.term))
     lead = len(hidden)
-    left = [d for d in range(len(x.dims)) if d not in gone]
-    pairs = {d: numbers.offset_dims[left.index(d)] for d in full if d in left}
+    kept = [d for d in range(len(x.dims)) if d not in gone]
+    pairs = {d: numbers.offset_dims[kept.index(d)] for d in full if d in kept}
     alike = [d for d in pairs if d + lead in T.uniform_dims(table)]
     params = (
         _without(numbers, alike, [pairs[d] for d in alike]),
@@ -110,8 +110,8 @@ def gathers(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     )
     keep = [d for d in range(len(shape)) if d - lead not in {pairs[e] for e in alike}]
     kids = ((times, T.strip(table, {*shifted(alike, lead)})), index.scaled)
-    made = T.make("gather", params, kids, tuple(shape[d] for d in keep))
-    return [x.having(T.bcast((coef, made), shape, keep), dims=dims, hidden=tuple(hidden))]
+    term = T.make("gather", params, kids, tuple(shape[d] for d in keep))
+    return [x.having(T.bcast((coef, term), shape, keep), dims=dims, hidden=tuple(hidden))]
 
 
 def _one_each(v: Value, d: int) -> bool:
@@ -121,15 +121,15 @@ def _one_each(v: Value, d: int) -> bool:
 
 def _cut_here(v: Value, at: int, dim: Dim) -> Value:
     """Return a value with dimension `at` cut as `dim`, and no other cut by the same axes."""
-    own = axes_in([dim])
-    rest = [tidy_dim(_without_axes(segment, own) for segment in one) for one in v.dims]
+    axes = axes_in([dim])
+    rest = [tidy_dim(_without_axes(segment, axes) for segment in segments) for segments in v.dims]
     return read_as(v, (*rest[:at], dim, *rest[at + 1 :]))
 
 
 def _without_axes(segment: tuple[int, tuple[Axis, ...]], axes: frozenset[Axis]) -> Any:
-    size, own = segment
-    gone = math.prod(axis.size for axis in own if axis in axes)
-    return size // gone, tuple(axis for axis in own if axis not in axes)
+    size, segment_axes = segment
+    divisor = math.prod(axis.size for axis in segment_axes if axis in axes)
+    return size // divisor, tuple(axis for axis in segment_axes if axis not in axes)
 
 
 def _batched(numbers: Any, d: int, place: int) -> tuple[Any, int]:
@@ -144,16 +144,16 @@ def _batched(numbers: Any, d: int, place: int) -> tuple[Any, int]:
         if looked_up
         else ("update_window_dims", "scatter_indices_batching_dims")
     )
-    old = getattr(numbers, windows)
-    at = sum(1 for e in range(place) if e not in old)
+    window_dims = getattr(numbers, windows)
+    new_dim = sum(1 for e in range(place) if e not in window_dims)
     pairs = dict(zip(numbers.operand_batching_dims, getattr(numbers, batched), strict=True))
-    pairs = {e: i + (i >= at) for e, i in pairs.items()} | {d: at}
+    pairs = {e: i + (i >= new_dim) for e, i in pairs.items()} | {d: new_dim}
     changed = {
-        windows: tuple(e for e in old if e != place),
+        windows: tuple(e for e in window_dims if e != place),
         "operand_batching_dims": tuple(sorted(pairs)),
         batched: tuple(pairs[e] for e in sorted(pairs)),
     }
-    return numbers._replace(**changed), at
+    return numbers._replace(**changed), new_dim
 
 
 OF_RESULT = ("offset_dims", "update_window_dims")
@@ -237,31 +237,31 @@ def _scattered(w: Notes, op: Leaf, x: Value, index: Value, update: Value, adds: 
             continue
         axes = tuple(sorted(index.axes))
         dim = update.dims[e] or tidy_dim([(math.prod(hidden_sizes(axes)), axes)])
-        changed, at = _batched(numbers, d, e)
-        again = dataclasses.replace(op, params={**op.params, "dimension_numbers": changed})
+        changed, new_dim = _batched(numbers, d, e)
+        batched = dataclasses.replace(op, params={**op.params, "dimension_numbers": changed})
         try:
-            places = _cut_here(thickened(index, at), at, dim)
-            made = _scattered(w, again, x, places, _cut_here(update, e, dim), adds)
+            places = _cut_here(thickened(index, new_dim), new_dim, dim)
+            scattered = _scattered(w, batched, x, places, _cut_here(update, e, dim), adds)
         except Unknown:
             continue
         # Either each device has one row, or all add to the same row; the reference decides.
-        if w.known(made.term):
-            return made
+        if w.known(scattered.term):
+            return scattered
     update = whole_along(update, [d for d in window if d not in full.values()])
     batch_rows = [rows[i] for i in batch_i]
-    loose = [d for d in rows if d not in batch_rows]
+    free_rows = [d for d in rows if d not in batch_rows]
     if not adds:
         update, index = (
-            whole_along(update, loose),
-            whole_along(index, [rows.index(d) for d in loose]),
+            whole_along(update, free_rows),
+            whole_along(index, [rows.index(d) for d in free_rows]),
         )
-    over = axes_in(update.dims[d] for d in loose)
-    clash = over & axes_in(update.dims[d] for d in range(len(update.dims)) if d not in loose)
+    over = axes_in(update.dims[d] for d in free_rows)
+    clash = over & axes_in(update.dims[d] for d in range(len(update.dims)) if d not in free_rows)
     clash |= (axes_in(update.dims) | axes_in(index.dims)) & {*update.hidden, *index.hidden}
     clash |= axes_in(update.dims[d] for d in window) & axes_in(index.dims)
     for axis in sorted(clash):
         update, index = hide(update, axis), hide(index, axis)
-    over = axes_in(update.dims[d] for d in loose)
+    over = axes_in(update.dims[d] for d in free_rows)
     dims = [uncut(size) for size in x.local]
     for d, e in full.items():
         dims[d] = update.dims[e]
@@ -287,11 +287,11 @@ def _scattered(w: Notes, op: Leaf, x: Value, index: Value, update: Value, adds: 
     alike = [d for d, e in full.items() if lead + e in T.uniform_dims(update.term)]
     if not adds:
         alike = [d for d in alike if lead + d in T.uniform_dims(x.term)]
-    also = [full[d] for d in alike]
-    params = (op.name, _without(numbers, alike, also), str(op.params["mode"]), lead)
+    update_dims = [full[d] for d in alike]
+    params = (op.name, _without(numbers, alike, update_dims), str(op.params["mode"]), lead)
     keep = [d for d in range(len(shape)) if d - lead not in alike]
     small = tuple(shape[d] for d in keep)
-    rows_of = T.strip(update.term, {*shifted(also, lead)})
+    rows_of = T.strip(update.term, {*shifted(update_dims, lead)})
     if not adds:
         table = x.coef, T.strip(x.term, {*shifted(alike, lead)})
         kids = [table, index.scaled, (update.coef, rows_of)]
@@ -301,8 +301,8 @@ def _scattered(w: Notes, op: Leaf, x: Value, index: Value, update: Value, adds: 
     masked = _by_mask(x, index, update, numbers, dims)
     if masked is not None:
         return masked.having(masked.scaled, owed=owed, born=born)
-    made = T.make("scatter_add", params, (index.scaled, (1, rows_of)), small)
-    scaled = T.bcast((update.coef, made), shape, keep) if update.coef else T.zero(shape)
+    scattered = T.make("scatter_add", params, (index.scaled, (1, rows_of)), small)
+    scaled = T.bcast((update.coef, scattered), shape, keep) if update.coef else T.zero(shape)
     return Value(*scaled, tuple(dims), tuple(hidden), owed, born)
 
 
@@ -312,12 +312,12 @@ def _by_mask(x: Value, index: Value, update: Value, numbers: Any, dims: list[Any
         return None
     d = numbers.scatter_dims_to_operand_dims[0]
     size = x.local[d]
-    found = added_up(index.scaled, update, numbers, size)
-    if found is None:
+    match = added_up(index.scaled, update, numbers, size)
+    if match is None:
         return None
-    where, rows, places = found
-    own = list(dims)
-    own[d] = tidy_dim([(size * math.prod(a.size for a in update.hidden), update.hidden)])
-    shape = tuple(map(whole_size, own))
-    made = T.make("add_rows", (numbers, places), ((1, where), (1, rows[1])), shape)
-    return Value(rows[0], made, tuple(own))
+    where, rows, places = match
+    whole_dims = list(dims)
+    whole_dims[d] = tidy_dim([(size * math.prod(a.size for a in update.hidden), update.hidden)])
+    shape = tuple(map(whole_size, whole_dims))
+    term = T.make("add_rows", (numbers, places), ((1, where), (1, rows[1])), shape)
+    return Value(rows[0], term, tuple(whole_dims))

@@ -56,7 +56,7 @@ class Points:
 
     def missed(self) -> set[tuple[int, int]]:
         """Return the points between two others at which a comparison changes, if linear there."""
-        found = set()
+        points = set()
         wide = (np.diff(self.device) == 0) & (np.diff(self.index) > 1)
         for gap in self.turns:
             sign = np.sign(gap)
@@ -64,8 +64,8 @@ class Points:
                 low, high = self.index[i], self.index[i + 1]
                 root = low + (high - low) * Fraction(gap[i]) / Fraction(gap[i] - gap[i + 1])
                 near = math.floor(root)
-                found |= {(self.device[i], u) for u in range(near - 1, near + 2) if low < u < high}
-        return found
+                points |= {(self.device[i], u) for u in range(near - 1, near + 2) if low < u < high}
+        return points
 
     def value(self, x: Scaled, dims: Map) -> np.ndarray:
         """Return the values of a term, whose dimensions are `dims` of the whole expression."""
@@ -86,14 +86,14 @@ class Points:
             self.turns.append(which)
             return np.where(which.astype(bool), yes, no)
         truth = t.op in TRUTH and dict(t.params)["operand"] == "bool"
-        own = TRUTH[t.op] if truth else EACH.get(t.op)
+        function = TRUTH[t.op] if truth else EACH.get(t.op)
         if t.params == FLOATING:
             raise NotLinear
-        if own is not None and (truth or T.of(t.op).truth or T.of(t.op).selects):
+        if function is not None and (truth or T.of(t.op).truth or T.of(t.op).selects):
             kids = [self.value(kid, dims) for kid in t.kids]
             if not truth:
                 self.turns += kids if len(kids) == 1 else [a - b for a, b in combinations(kids, 2)]
-            return np.asarray(own(*kids)).astype(object) * 1
+            return np.asarray(function(*kids)).astype(object) * 1
         if (self.leaf is not None and t is not self.leaf) or (
             self.at is not None and self.at in dims
         ):
@@ -119,11 +119,11 @@ def _tried(
         points = Points.of(pairs, at)
         mask = points.value(*which)
         spots, points.spots = points.spots, set()
-        found = points.value(*place)
+        positions = points.value(*place)
         points.turns.append(mask)
         more = points.missed() - pairs
         if not more:
-            return points, spots, mask, found
+            return points, spots, mask, positions
         pairs |= more
     raise NotLinear
 
@@ -131,8 +131,10 @@ def _tried(
 def _owns(live: np.ndarray, place: np.ndarray, points: Points, size: int) -> bool:
     """Return whether each device keeps exactly its own rows, read at their local positions."""
     local = points.index - points.device * size
-    own = (local >= 0) & (local < size)
-    return bool((live == own).all() and (place[own.astype(bool)] == local[own.astype(bool)]).all())
+    inside = (local >= 0) & (local < size)
+    return bool(
+        (live == inside).all() and (place[inside.astype(bool)] == local[inside.astype(bool)]).all()
+    )
 
 
 def _choice(t: Term) -> tuple[Scaled, int, Scaled] | None:
@@ -153,19 +155,19 @@ def _thin(small: Term, large: Term) -> list[int] | None:
     groups = T.matched(small.shape, large.shape)
     places: dict[int, int] = {}
     for old, new in groups or []:
-        own = [d for d in old if small.shape[d] != 1], [d for d in new if large.shape[d] != 1]
-        places |= dict(zip(*own, strict=True))
+        pair = [d for d in old if small.shape[d] != 1], [d for d in new if large.shape[d] != 1]
+        places |= dict(zip(*pair, strict=True))
     return [places[d] for d in range(len(small.shape))] if len(places) == len(small.shape) else None
 
 
 def looked_up(v: Value) -> Value:
     """Return a masked lookup as a share of the whole lookup; any other value unchanged."""
-    found = _choice(v.term)
-    if found is None or len(v.hidden) > 1:
+    choice = _choice(v.term)
+    if choice is None or len(v.hidden) > 1:
         return v
-    if found[2][1].op == "reshape" and found[2][1].kids[0][1].op == "gather":
-        return _squeezed(v, found)
-    return _looked_up(v, found) if found[2][1].op == "gather" else v
+    if choice[2][1].op == "reshape" and choice[2][1].kids[0][1].op == "gather":
+        return _squeezed(v, choice)
+    return _looked_up(v, choice) if choice[2][1].op == "gather" else v
 
 
 def _squeezed(v: Value, found: tuple[Scaled, int, Scaled]) -> Value:
@@ -182,10 +184,10 @@ def _squeezed(v: Value, found: tuple[Scaled, int, Scaled]) -> Value:
     dims: list[Dim] = [()] * (len(lookup.shape) - lead)
     for d, place in enumerate(places[lead:]):
         dims[place - lead] = v.dims[d]
-    made = T.elementwise("select", (), [wide, *cases], lookup.shape)
-    own = v.having((T.tidy(v.coef * made[0]), made[1]), dims=tuple(dims))
-    out = looked_up(own)
-    if out.term is own.term:
+    scaled = T.elementwise("select", (), [wide, *cases], lookup.shape)
+    widened = v.having((T.tidy(v.coef * scaled[0]), scaled[1]), dims=tuple(dims))
+    out = looked_up(widened)
+    if out.term is widened.term:
         return v
     shape = tuple(map(whole_size, v.dims))
     return out.having(T.reshape(out.scaled, shape), dims=v.dims)
@@ -225,9 +227,9 @@ def _looked_up(v: Value, found: tuple[Scaled, int, Scaled]) -> Value:
     wide = tuple(whole_table[1].shape[e] if e == d else s for e, s in enumerate(sizes))
     kids = ((1, whole_table[1]), (1, points.leaf))
     params = (numbers, tuple(1 if e == d else s for e, s in enumerate(wide)), places)
-    made = T.make("rows", params, kids, lookup.shape[lead:])
+    term = T.make("rows", params, kids, lookup.shape[lead:])
     owed = v.owed | {(axis, "sum") for axis in v.hidden}
-    scaled = T.tidy(v.coef * coef * times * whole_table[0]), made
+    scaled = T.tidy(v.coef * coef * times * whole_table[0]), term
     return v.having(scaled, hidden=(), owed=owed)
 
 
@@ -235,9 +237,9 @@ def _whole_table(v: Value, table: Term, d: int) -> Scaled | None:
     """Return the whole table, given the devices' tables."""
     if not v.hidden:
         return 1, table
-    own = Value(1, table, tuple(uncut(size) for size in table.shape[1:]), v.hidden)
+    stacked = Value(1, table, tuple(uncut(size) for size in table.shape[1:]), v.hidden)
     rows = tidy_dim([(table.shape[1 + d] * v.hidden[0].size, v.hidden)])
-    return read_as(own, (*own.dims[:d], rows, *own.dims[d + 1 :])).scaled
+    return read_as(stacked, (*stacked.dims[:d], rows, *stacked.dims[d + 1 :])).scaled
 
 
 def _inside(t: Term) -> Term:
@@ -256,12 +258,12 @@ def added_up(
 
     `index` and `update` have the same hidden axis, or none. `size` is the number of local rows.
     """
-    found = _choice(_inside(update.term))
-    if found is None or len(update.hidden) > 1 or len(numbers.scatter_dims_to_operand_dims) != 1:
+    choice = _choice(_inside(update.term))
+    if choice is None or len(update.hidden) > 1 or len(numbers.scatter_dims_to_operand_dims) != 1:
         return None
     if numbers.scatter_dims_to_operand_dims[0] not in numbers.inserted_window_dims:
         return None
-    which, live, chosen = found
+    which, live, chosen = choice
     lead, rank = len(update.hidden), len(update.term.shape)
     count = math.prod(axis.size for axis in update.hidden)
     rows = [p for p in range(rank - lead) if p not in numbers.update_window_dims]

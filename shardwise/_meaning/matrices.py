@@ -36,13 +36,13 @@ def _batched(w: Notes, op: Leaf, ins: list[Value], batch: int) -> list[Value]:
     hidden, front = rows[0].hidden, rows[0].dims[:batch]
     kids = [v.scaled for v in rows]
     params = frozen({key: str(value) for key, value in op.params.items()})
-    found = []
+    results = []
     for index, var in enumerate(op.outs):
         dims = (*front, *(uncut(size) for size in var.shape[batch:]))
         shape = (*hidden_sizes(hidden), *map(whole_size, dims))
-        made = T.function(op.name, (params, index), kids, shape)
-        found.append(Value(*made, dims, hidden))
-    return found
+        scaled = T.function(op.name, (params, index), kids, shape)
+        results.append(Value(*scaled, dims, hidden))
+    return results
 
 
 def _rows(w: Notes, ins: list[Value], batch: int) -> list[Value]:
@@ -59,8 +59,8 @@ def _rows(w: Notes, ins: list[Value], batch: int) -> list[Value]:
 
 
 def _alike(w: Notes, ins: list[Value], batch: int) -> list[Value]:
-    found = align(ins, w.known)
-    for v in found[1:]:
-        if v.dims[:batch] != found[0].dims[:batch]:
+    aligned = align(ins, w.known)
+    for v in aligned[1:]:
+        if v.dims[:batch] != aligned[0].dims[:batch]:
             raise Unknown("operands whose batches are split in different ways")
-    return found
+    return aligned

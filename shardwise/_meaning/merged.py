@@ -28,8 +28,8 @@ def equal_merged(a: Value, b: Value, merge: Merger | None = None) -> bool:
     if not (a.plain and b.plain) or a.term.shape != b.term.shape:
         return False
     merge = merge or Merger()
-    left = merge(a.scaled)
-    return left is not None and left == merge(b.scaled)
+    merged = merge(a.scaled)
+    return merged is not None and merged == merge(b.scaled)
 
 
 class Merger:
@@ -47,13 +47,13 @@ class Merger:
         stack = [x[1]]
         while stack:
             t = stack[-1]
-            waiting = [kid for coef, kid in t.kids if coef and kid not in self.made]
-            if t in self.made or not waiting:
+            pending = [kid for coef, kid in t.kids if coef and kid not in self.made]
+            if t in self.made or not pending:
                 if t not in self.made:
                     self.made[t] = self._own(t)
                 stack.pop()
             else:
-                stack += waiting
+                stack += pending
             if len(self.made) > MANY:
                 return None
         return self._of(x)
@@ -87,9 +87,9 @@ class Merger:
                 )
                 shape = tuple(s for d, s in enumerate(inner.shape) if d not in batch)
                 x, y = inner.kids
-                made = self.contracted(params, x, y, shape)
+                contracted = self.contracted(params, x, y, shape)
                 rest = [d - sum(b < d for b in batch) for d in axes if d not in batch]
-                return T.times(coef, self.total(made, rest))
+                return T.times(coef, self.total(contracted, rest))
         for d in axes:
             both = self.join(inner, d) if d + 1 in axes else None
             if both is not None:
@@ -106,14 +106,14 @@ class Merger:
         for (i, j), after in itertools.pairwise(pairs):
             if after != (i + 1, j + 1) or not x[0] or not y[0]:
                 continue
-            left, right = self.join(x[1], i), self.join(y[1], j)
-            if left is None or right is None:
+            merged_x, merged_y = self.join(x[1], i), self.join(y[1], j)
+            if merged_x is None or merged_y is None:
                 continue
             pairs.remove(after)
-            own = ([p - (p > i) for p, _ in pairs], [p - (p > j) for _, p in pairs])
+            summed = ([p - (p > i) for p, _ in pairs], [p - (p > j) for _, p in pairs])
             batch = ([b - (b > i) for b in bx], [b - (b > j) for b in by])
-            fewer = (tuple(map(tuple, own)), tuple(map(tuple, batch)))
-            return self.contracted(fewer, T.times(x[0], left), T.times(y[0], right), shape)
+            fewer = (tuple(map(tuple, summed)), tuple(map(tuple, batch)))
+            return self.contracted(fewer, T.times(x[0], merged_x), T.times(y[0], merged_y), shape)
         ordered = (tuple(i for i, _ in pairs), tuple(j for _, j in pairs))
         return contraction((ordered, (tuple(bx), tuple(by))), x, y, shape)
 
@@ -141,8 +141,8 @@ class Merger:
             if order[d] + 1 != order[d + 1]:
                 return None
             inner = self.join(t.kids[0][1], order[d], depth)
-            left = [e - (e > order[d]) for at, e in enumerate(order) if at != d + 1]
-            return None if inner is None else T.transpose(inner, left)
+            rest = [e - (e > order[d]) for i, e in enumerate(order) if i != d + 1]
+            return None if inner is None else T.transpose(inner, rest)
         if t.op in T.REDUCED:
             kept = [e for e in range(len(t.kids[0][1].shape)) if e not in t.params]
             inner = self._kid(t.kids[0], kept[d], depth) if kept[d] + 1 == kept[d + 1] else None
@@ -153,16 +153,16 @@ class Merger:
             if any(kid.shape != t.shape for _, kid in t.kids):
                 return None
             kids = [self._kid(kid, d, depth) for kid in t.kids]
-            found = [kid for kid in kids if kid is not None]
-            return rebuilt(t, found, shape, t.params) if len(found) == len(kids) else None
+            merged = [kid for kid in kids if kid is not None]
+            return rebuilt(t, merged, shape, t.params) if len(merged) == len(kids) else None
         return None
 
     def _kid(self, x: Scaled, d: int, depth: int) -> Scaled | None:
         coef, t = x
         if not coef:
             return T.zero((*t.shape[:d], t.shape[d] * t.shape[d + 1], *t.shape[d + 2 :]))
-        made = self.join(t, d, depth)
-        return None if made is None else T.times(coef, made)
+        merged = self.join(t, d, depth)
+        return None if merged is None else T.times(coef, merged)
 
     def _spread(self, t: Term, d: int, shape: Shape, depth: int) -> Scaled | None:
         places = [e - (e > d) for e in t.params if e != d + 1]
@@ -170,10 +170,10 @@ class Merger:
             return T.bcast(t.kids[0], shape, places)
         if d not in t.params or d + 1 not in t.params:
             return None
-        at = t.params.index(d)
-        if t.params.index(d + 1) != at + 1:
+        dim = t.params.index(d)
+        if t.params.index(d + 1) != dim + 1:
             return None
-        inner = self._kid(t.kids[0], at, depth)
+        inner = self._kid(t.kids[0], dim, depth)
         return None if inner is None else T.bcast(inner, shape, places)
 
     def _product(self, t: Term, d: int, shape: Shape, depth: int) -> Scaled | None:
@@ -190,15 +190,15 @@ class Merger:
         (i, j), after = rows[d], rows[d + 1]
         if after != (None if i is None else i + 1, None if j is None else j + 1):
             return None
-        left = x if i is None else self._kid(x, i, depth)
-        right = y if j is None else self._kid(y, j, depth)
-        if left is None or right is None:
+        merged_x = x if i is None else self._kid(x, i, depth)
+        merged_y = y if j is None else self._kid(y, j, depth)
+        if merged_x is None or merged_y is None:
             return None
         params = (
             (_fewer(cx, i, False), _fewer(cy, j, False)),
             (_fewer(bx, i, d < len(bx)), _fewer(by, j, d < len(bx))),
         )
-        return contraction(params, left, right, shape)
+        return contraction(params, merged_x, merged_y, shape)
 
 
 Dimensions = Sequence[int]

@@ -151,7 +151,7 @@ class Notes(abc.ABC):
         self.count = other.count
         self.seen |= other.seen
         self.makers |= other.makers
-        self.strays |= {t: found for t, found in other.strays.items() if t not in self.strays}
+        self.strays |= {t: stray for t, stray in other.strays.items() if t not in self.strays}
         self.joined |= other.joined
         self.numbers |= other.numbers
         for term, coefs in other.coefs.items():

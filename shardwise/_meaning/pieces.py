@@ -33,7 +33,7 @@ def equal_in_pieces(a: Value, b: Value) -> bool:
 
 def _seams(t: Term) -> set[int]:
     """Return the dimensions along which a term is concatenated."""
-    found: set[int] = set()
+    seams: set[int] = set()
     stack, seen = [t], {t}
     while stack:
         top = stack.pop()
@@ -41,14 +41,14 @@ def _seams(t: Term) -> set[int]:
             continue
         inner = top.kids[0][1] if top.op == "bcast" else None
         if top.op == "concatenate":
-            found.add(top.params)
+            seams.add(top.params)
         elif inner is not None and inner.op == "concatenate":
-            found.add(top.params[inner.params])
+            seams.add(top.params[inner.params])
         for _, kid in top.kids if top.op in BY_ELEMENT | {"sum", "product"} else ():
             if kid not in seen:
                 seen.add(kid)
                 stack.append(kid)
-    return found
+    return seams
 
 
 def take(x: Scaled, d: int, i: int) -> Scaled:
@@ -56,16 +56,16 @@ def take(x: Scaled, d: int, i: int) -> Scaled:
     coef, t = x
     if not coef:
         return T.zero(_without(t.shape, d))
-    made = _element(t, d, i)
-    return T.tidy(coef * made[0]), made[1]
+    element = _element(t, d, i)
+    return T.tidy(coef * element[0]), element[1]
 
 
 @functools.lru_cache(maxsize=1 << 16)
 def _element(t: Term, d: int, i: int) -> Scaled:
     # Subterms are shared: without the cache the work would double with every operation.
     shape = _without(t.shape, d)
-    made = _taken(t, d, i, shape)
-    return made if made is not None else T.reshape(T.cut((1, t), d, i, 1), shape)
+    element = _taken(t, d, i, shape)
+    return element if element is not None else T.reshape(T.cut((1, t), d, i, 1), shape)
 
 
 def _taken(t: Term, d: int, i: int, shape: Shape) -> Scaled | None:
@@ -83,7 +83,7 @@ def _taken(t: Term, d: int, i: int, shape: Shape) -> Scaled | None:
             return _product(t, d, i, shape)
         case "transpose":
             inner = take(t.kids[0], t.params[d], i)
-            order = [own - (own > t.params[d]) for e, own in enumerate(t.params) if e != d]
+            order = [dim - (dim > t.params[d]) for e, dim in enumerate(t.params) if e != d]
             return T.transpose(inner, order)
         case "concatenate":
             return _piece(t, d, i, shape)
@@ -97,9 +97,9 @@ def _taken(t: Term, d: int, i: int, shape: Shape) -> Scaled | None:
             return T.cut(inner, along - (along > d), start, t.shape[along], stride)
         case "reduce_sum" | "reduce_max" | "reduce_min":
             kept = [e for e in range(len(t.kids[0][1].shape)) if e not in t.params]
-            gone = kept[d]
-            inner = take(t.kids[0], gone, i)
-            return T.reduce(t.op[7:], inner, [e - (e > gone) for e in t.params])
+            source = kept[d]
+            inner = take(t.kids[0], source, i)
+            return T.reduce(t.op[7:], inner, [e - (e > source) for e in t.params])
     if t.op in BY_ELEMENT and all(kid.shape == t.shape for _, kid in t.kids):
         return T.elementwise(t.op, t.params, [take(kid, d, i) for kid in t.kids], shape)
     return None
@@ -144,17 +144,17 @@ def _product(t: Term, d: int, i: int, shape: Shape) -> Scaled:
     x, y = t.kids
     fx = [e for e in range(len(x[1].shape)) if e not in cx and e not in bx]
     fy = [e for e in range(len(y[1].shape)) if e not in cy and e not in by]
-    at_x = at_y = -1
+    dim_x = dim_y = -1
     if d < len(bx):
-        at_x, at_y = bx[d], by[d]
+        dim_x, dim_y = bx[d], by[d]
     elif d < len(bx) + len(fx):
-        at_x = fx[d - len(bx)]
+        dim_x = fx[d - len(bx)]
     else:
-        at_y = fy[d - len(bx) - len(fx)]
-    if at_x >= 0:
-        x, cx, bx = take(x, at_x, i), _renumbered(cx, at_x), _renumbered(bx, at_x)
-    if at_y >= 0:
-        y, cy, by = take(y, at_y, i), _renumbered(cy, at_y), _renumbered(by, at_y)
+        dim_y = fy[d - len(bx) - len(fx)]
+    if dim_x >= 0:
+        x, cx, bx = take(x, dim_x, i), _renumbered(cx, dim_x), _renumbered(bx, dim_x)
+    if dim_y >= 0:
+        y, cy, by = take(y, dim_y, i), _renumbered(cy, dim_y), _renumbered(by, dim_y)
     return contraction(((cx, cy), (bx, by)), x, y, shape)
 
 

@@ -59,29 +59,29 @@ class Reading:
         Results that remain undecided are compared again with unrolled loops read as loops.
         """
         assert self.plain is not None
-        found = self._parted(self.body, self.plain.meaning, self.meaning)
+        first = self._parted(self.body, self.plain.meaning, self.meaning)
         repeats = self.loops is not self.body or self.plain.loops is not self.plain.body
-        if all(map(_says, found)) or not repeats:
-            return found
-        again = self._parted(self.loops, self.plain.as_loops, self.as_loops)
-        return [new if _says(new) else old for old, new in zip(found, again, strict=True)]
+        if all(map(_says, first)) or not repeats:
+            return first
+        second = self._parted(self.loops, self.plain.as_loops, self.as_loops)
+        return [new if _says(new) else old for old, new in zip(first, second, strict=True)]
 
     def _parted(self, body: Body, plain: Meaning, own: Meaning) -> list[list[Gap]]:
         merge = Merger()
-        found = []
+        rows = []
         for out, want, got in zip(body.outs, plain.results, own.results, strict=True):
-            parted = gaps(own.walk, want, got)
-            unlike = bool(parted) and all(gap.kind == "other" for gap in parted)
+            differences = gaps(own.walk, want, got)
+            unlike = bool(differences) and all(gap.kind == "other" for gap in differences)
             if unlike and equal_merged(want, got, merge):
-                parted = []
-            if parted and len(body.outs) > 1:
+                differences = []
+            if differences and len(body.outs) > 1:
                 # If two lines compute the same, name the one that the result depends on.
                 alone = Body(body.ins, live(body.ops, [out]), [out])
-                if _names_others(parted, body, alone):
-                    again = read(alone, self.constants, plain)
-                    parted = gaps(again.walk, want, again.results[0])
-            found.append(parted)
-        return found
+                if _names_others(differences, body, alone):
+                    reread = read(alone, self.constants, plain)
+                    differences = gaps(reread.walk, want, reread.results[0])
+            rows.append(differences)
+        return rows
 
 
 def _names_others(found: list[Gap], body: Body, alone: Body) -> bool:
@@ -109,10 +109,12 @@ def read_apart(
     devices do different things. `in_turns`: loops are not unrolled; one iteration is read for each
     device. Return None if the program is too long for that.
     """
-    own = DeviceWalk(axis, reference.walk if reference is not None else None, entirely, in_turns)
+    device_walk = DeviceWalk(
+        axis, reference.walk if reference is not None else None, entirely, in_turns
+    )
     try:
         with T.at_most(WORK):
-            return _walked(own, body, constants)
+            return _walked(device_walk, body, constants)
     except (TooLong, T.TooMuch):
         return None
 

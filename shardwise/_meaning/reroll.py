@@ -23,19 +23,19 @@ from .summed import adding_loops, like_of, made_leaf, sums_in, zeros_of
 
 def rolled(body: Body) -> Body:
     """Return the program with loops in place of repetitions; the same object if there are none."""
-    added = adding_loops(body)
-    again = _Roller(added).rolled()
-    return _needed(again) if again is not body else body
+    accumulated = adding_loops(body)
+    rerolled = _Roller(accumulated).rolled()
+    return _needed(rerolled) if rerolled is not body else body
 
 
 def _needed(body: Body) -> Body:
     """Remove the operations that nothing depends on."""
-    wanted = {atom for atom in body.outs if isinstance(atom, Var)}
+    needed = {atom for atom in body.outs if isinstance(atom, Var)}
     ops = []
     for op in reversed(body.ops):
-        if op.effectful or any(out in wanted for out in op.outs):
+        if op.effectful or any(out in needed for out in op.outs):
             ops.append(op)
-            wanted |= {atom for atom in op.ins if isinstance(atom, Var)}
+            needed |= {atom for atom in op.ins if isinstance(atom, Var)}
     return Body(body.ins, ops[::-1], body.outs)
 
 
@@ -69,8 +69,8 @@ class _Loop:
         return out
 
     def copy(self) -> _Loop:
-        own = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        return _Loop(**{k: v.copy() if hasattr(v, "copy") else v for k, v in own.items()})
+        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        return _Loop(**{k: v.copy() if hasattr(v, "copy") else v for k, v in fields.items()})
 
 
 class _Fails(Exception):
@@ -121,44 +121,49 @@ class _Roller:
                 leaves = self.leaves(op, inside)
                 if len(leaves) > 1:
                     yield _Chain(op, at, leaves, _renaming(op))
-        for one in sums_in(self.body):
-            found = self.makers.get(one.of)
-            if found is None or not isinstance(found[1], Leaf):
+        for total in sums_in(self.body):
+            maker = self.makers.get(total.of)
+            if maker is None or not isinstance(maker[1], Leaf):
                 continue
-            leaf, at = found[1], self.makers[one.op.outs[0]][0]
-            if leaf.name == "stack" and leaf.params["axis"] in one.op.params["axes"]:
-                gone = leaf.params["axis"]
-                yield _Chain(one.op, at, [*leaf.ins], lambda v, o=one, g=gone: o.finish(v, g))
-            elif leaf.name == "concatenate" and leaf.params["dimension"] in one.op.params["axes"]:
-                yield _Chain(one.op, at, [*leaf.ins], lambda v, o=one: o.finish(v, None))
+            leaf, at = maker[1], self.makers[total.op.outs[0]][0]
+            if leaf.name == "stack" and leaf.params["axis"] in total.op.params["axes"]:
+                axis = leaf.params["axis"]
+                yield _Chain(
+                    total.op,
+                    at,
+                    [*leaf.ins],
+                    lambda v, o=total, g=axis: o.finish(v, g),
+                )
+            elif leaf.name == "concatenate" and leaf.params["dimension"] in total.op.params["axes"]:
+                yield _Chain(total.op, at, [*leaf.ins], lambda v, o=total: o.finish(v, None))
 
     def leaves(self, root: Leaf, inside: set[int]) -> list[Atom]:
-        found: list[Atom] = []
+        leaves: list[Atom] = []
         stack: list[Atom] = [*reversed(root.ins)]
         while stack:
             atom = stack.pop()
-            own = self.makers.get(atom) if isinstance(atom, Var) else None
+            maker = self.makers.get(atom) if isinstance(atom, Var) else None
             if (
                 isinstance(atom, Var)
-                and own is not None
-                and isinstance(own[1], Leaf)
-                and own[1].name in ADDITIONS
+                and maker is not None
+                and isinstance(maker[1], Leaf)
+                and maker[1].name in ADDITIONS
                 and len(self.uses[atom]) == 1
                 and tuple(atom.shape) == tuple(root.outs[0].shape)
             ):
-                inside.add(id(own[1]))
-                stack += reversed(own[1].ins)
+                inside.add(id(maker[1]))
+                stack += reversed(maker[1].ins)
             else:
-                found.append(atom)
-        return found
+                leaves.append(atom)
+        return leaves
 
     def families(self, leaves: Sequence[Atom]) -> list[list[Var]]:
         """Return groups of equivalent summands, the largest first."""
-        found: dict[int, list[Var]] = {}
+        groups: dict[int, list[Var]] = {}
         for leaf in leaves:
             if isinstance(leaf, Var) and leaf in self.makers:
-                found.setdefault(self.numbers.alike[leaf], []).append(leaf)
-        several = [own for own in found.values() if len({*own}) == len(own) > 1]
+                groups.setdefault(self.numbers.alike[leaf], []).append(leaf)
+        several = [group for group in groups.values() if len({*group}) == len(group) > 1]
         return sorted(several, key=len, reverse=True)
 
     # --- one iteration as a template
@@ -190,21 +195,21 @@ class _Roller:
         return [family[i] for _, i in sorted(rows)]
 
     def places(self, top: Var) -> list[tuple[int, ...]]:
-        found, seen, stack = [], {top}, [top]
+        places, seen, stack = [], {top}, [top]
         while stack:
             var = stack.pop()
-            own = self.makers.get(var)
-            if own is None:
+            maker = self.makers.get(var)
+            if maker is None:
                 continue
-            part = window(own[1], own[2])
+            part = window(maker[1], maker[2])
             if part is not None:
-                found.append(part.starts)
+                places.append(part.starts)
                 continue
-            for atom in own[1].ins:
+            for atom in maker[1].ins:
                 if isinstance(atom, Var) and atom not in seen:
                     seen.add(atom)
                     stack.append(atom)
-        return found
+        return places
 
     def unified(self, loop: _Loop, top: tuple[Atom, ...]) -> Atom:
         """Return the template's value for a tuple of values, one for each iteration."""
@@ -215,9 +220,9 @@ class _Roller:
             if key in loop.made:
                 stack.pop()
                 continue
-            waiting = self.enter(loop, key, atoms)
-            if waiting:
-                stack += waiting
+            pending = self.enter(loop, key, atoms)
+            if pending:
+                stack += pending
             else:
                 stack.pop()
         return loop.made[tuple(map(self.numbers.of, top))]
@@ -248,15 +253,15 @@ class _Roller:
         parts = self.windows(tuple(op.ins[0] for op in ops)) if squeezed else None
         if parts is not None and not parts[0].gone and isinstance(ops[0], Leaf):
             rank = len(parts[0].sizes)
-            gone = tuple(d % rank for d in ops[0].params["dimensions"])
-            parts = [dataclasses.replace(part, gone=gone) for part in parts]
+            dropped = tuple(d % rank for d in ops[0].params["dimensions"])
+            parts = [dataclasses.replace(part, gone=dropped) for part in parts]
             loop.made[key] = self.stack(loop, ops[0], parts)
             return []
         columns = [tuple(op.ins[i] for op in ops) for i in range(len(ops[0].ins))]
         numbers = [tuple(map(self.numbers.of, column)) for column in columns]
-        waiting = [c for c, n in zip(columns, numbers, strict=True) if n not in loop.made]
-        if waiting:
-            return waiting
+        pending = [c for c, n in zip(columns, numbers, strict=True) if n not in loop.made]
+        if pending:
+            return pending
         outs = [like_of(out) for out in ops[0].outs]
         loop.ops.append(dataclasses.replace(ops[0], ins=[loop.made[n] for n in numbers], outs=outs))
         for j, out in enumerate(outs):
@@ -267,12 +272,16 @@ class _Roller:
         """Return the slices that values are, if these start at different positions."""
         rows = [self.makers.get(atom) if isinstance(atom, Var) else None for atom in atoms]
         parts = [window(row[1], row[2]) if row is not None else None for row in rows]
-        own = [part for part in parts if part is not None]
-        return own if len(own) == len(atoms) and len({part.starts for part in own}) > 1 else None
+        windows = [part for part in parts if part is not None]
+        return (
+            windows
+            if len(windows) == len(atoms) and len({part.starts for part in windows}) > 1
+            else None
+        )
 
     def stack(self, loop: _Loop, like: Op, parts: list[Window]) -> Var:
         """Stack adjacent slices for the loop to scan over; return one iteration's slice."""
-        first, gone = parts[0], parts[0].gone
+        first, dropped = parts[0], parts[0].gone
         if len({self.numbers.of(part.of) for part in parts}) > 1 or not isinstance(first.of, Var):
             raise _Fails
         if first.of in self.makers and self.makers[first.of][0] >= loop.at:
@@ -284,20 +293,20 @@ class _Roller:
             limits = tuple(a + b for a, b in zip(first.starts, sizes, strict=True))
             params = {"start_indices": first.starts, "limit_indices": limits, "strides": None}
             source = loop.arrange(like, "slice", source, sizes, params)
-        own = [e for e in range(len(sizes)) if e not in gone]
-        if d in gone:
-            own = sorted([*own, d])
-            shape = [sizes[e] for e in own]
+        kept = [e for e in range(len(sizes)) if e not in dropped]
+        if d in dropped:
+            kept = sorted([*kept, d])
+            shape = [sizes[e] for e in kept]
         else:
-            rows = [(len(parts), first.sizes[d]) if e == d else (sizes[e],) for e in own]
+            rows = [(len(parts), first.sizes[d]) if e == d else (sizes[e],) for e in kept]
             shape = [size for row in rows for size in row]
         if shape != [*source.shape]:
             params = {"new_sizes": tuple(shape), "dimensions": None, "sharding": None}
             source = loop.arrange(like, "reshape", source, shape, params)
-        if own.index(d):
-            order = (own.index(d), *(e for e in range(len(shape)) if e != own.index(d)))
-            turned = [shape[e] for e in order]
-            source = loop.arrange(like, "transpose", source, turned, {"permutation": order})
+        if kept.index(d):
+            order = (kept.index(d), *(e for e in range(len(shape)) if e != kept.index(d)))
+            transposed = [shape[e] for e in order]
+            source = loop.arrange(like, "transpose", source, transposed, {"permutation": order})
         step = like_of(like.outs[0], source.shape[1:])
         loop.stacked.append((source, step))
         return step
@@ -327,8 +336,8 @@ def _renaming(op: Op) -> Callable[[Var], list[Op]]:
 
 
 def _without(leaves: Sequence[Atom], family: Sequence[Var]) -> list[Atom]:
-    own = {*family}
-    return [leaf for leaf in leaves if not isinstance(leaf, Var) or leaf not in own]
+    members = {*family}
+    return [leaf for leaf in leaves if not isinstance(leaf, Var) or leaf not in members]
 
 
 def _total(chain: _Chain, total: Var, rest: Sequence[Atom]) -> list[Op]:
@@ -344,7 +353,7 @@ def _total(chain: _Chain, total: Var, rest: Sequence[Atom]) -> list[Op]:
 def _scan(loop: _Loop) -> list[Op]:
     """Return the operations of a loop."""
     like = loop.sums[0][0]
-    ops, starts, given, outs = [*loop.before], [], [], []
+    ops, starts, carries, outs = [*loop.before], [], [], []
     inner = [*loop.ops]
     for op, step, total in loop.sums:
         zeros, start = zeros_of(op, total)
@@ -352,10 +361,10 @@ def _scan(loop: _Loop) -> list[Op]:
         carried, summed = like_of(total), like_of(total)
         inner.append(made_leaf(op, "add", [carried, step], summed))
         starts.append(start)
-        given.append(carried)
+        carries.append(carried)
         outs.append(summed)
-    body = Body([*loop.consts, *given, *(own for _, own in loop.stacked)], inner, outs)
-    made = Scan(
+    body = Body([*loop.consts, *carries, *(step for _, step in loop.stacked)], inner, outs)
+    scan = Scan(
         [*loop.consts, *starts, *(steps for steps, _ in loop.stacked)],
         [total for _, _, total in loop.sums],
         body,
@@ -368,4 +377,4 @@ def _scan(loop: _Loop) -> list[Op]:
         source=like.source,
         calls=like.calls,
     )
-    return [*ops, made]
+    return [*ops, scan]

@@ -33,14 +33,14 @@ class Rule:
 
     def __call__(self, w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
         """Return the meanings of the results; raise `Unknown` for an unsupported dtype."""
-        at = range(*slice(*self.positions).indices(len(op.ins)))
+        positions = range(*slice(*self.positions).indices(len(op.ins)))
         dtypes = [dtype_of(atom) for atom in op.ins]
         for i, dtype in enumerate(dtypes):
-            if i in at and kind_of(dtype) not in (INTEGER, NARROW):
+            if i in positions and kind_of(dtype) not in (INTEGER, NARROW):
                 raise Unknown(f"{op.name} at positions of dtype {dtype}")
-        admit(op, self.needs, [d for i, d in enumerate(dtypes) if i not in at])
+        admit(op, self.needs, [d for i, d in enumerate(dtypes) if i not in positions])
         admit(op, self.needs, [var.dtype for var in op.outs])
-        return self.read(w, op, self._held(op, ins, dtypes, at))
+        return self.read(w, op, self._held(op, ins, dtypes, positions))
 
     def _held(self, op: Leaf, ins: list[Value], dtypes: list[Any], at: range) -> list[Value]:
         """Return the operands in their dtypes, wherever wrapping around makes a difference."""
@@ -48,10 +48,10 @@ class Rule:
             return [held(v, dtype) for v, dtype in zip(ins, dtypes, strict=True)]
         new, out = op.outs[0].dtype, []
         for i, (v, dtype) in enumerate(zip(ins, dtypes, strict=True)):
-            used = i in at or widens(dtype, new)
-            if used and v.owed and may_have_wrapped(v, dtype):
+            exact = i in at or widens(dtype, new)
+            if exact and v.owed and may_have_wrapped(v, dtype):
                 raise Unknown(f"each device's {dtype} may have wrapped around as it becomes {new}")
-            out.append(held(v, dtype) if used else v)
+            out.append(held(v, dtype) if exact else v)
         return out
 
 
@@ -87,7 +87,9 @@ def rule(
 
 def table() -> dict[str, str]:
     """Return every primitive that has a rule, with the first line of the rule's docstring."""
-    return {name: (own.read.__doc__ or "").split("\n")[0] for name, own in sorted(RULES.items())}
+    return {
+        name: (entry.read.__doc__ or "").split("\n")[0] for name, entry in sorted(RULES.items())
+    }
 
 
 def structural(
@@ -95,8 +97,8 @@ def structural(
 ) -> Value:
     """Rearrange one operand linearly: coefficient, debts and hidden axes are unchanged."""
     shape = (*hidden_sizes(v.hidden), *map(whole_size, dims))
-    made = term if term is not None else T.linear(name, params, v.scaled, shape)
-    return v.having(made, dims=dims)
+    result = term if term is not None else T.linear(name, params, v.scaled, shape)
+    return v.having(result, dims=dims)
 
 
 def frozen(value: Any) -> Any:

@@ -52,9 +52,9 @@ def window(op: Op, index: int) -> Window | None:
         return Window(op.ins[0], tuple(op.params["start_indices"]), tuple(op.outs[0].shape))
     if op.name == "dynamic_slice":
         places = [_place(atom) for atom in op.ins[1:]]
-        own, sizes = _shape(op.ins[0]), tuple(op.params["slice_sizes"])
+        shape, sizes = _shape(op.ins[0]), tuple(op.params["slice_sizes"])
         if all(
-            p is not None and 0 <= p <= n - s for p, n, s in zip(places, own, sizes, strict=True)
+            p is not None and 0 <= p <= n - s for p, n, s in zip(places, shape, sizes, strict=True)
         ):
             return Window(op.ins[0], tuple(p for p in places if p is not None), sizes)
     if op.name == "split":
@@ -62,9 +62,9 @@ def window(op: Op, index: int) -> Window | None:
         starts[op.params["axis"]] = int(sum(op.params["sizes"][:index]))
         return Window(op.ins[0], tuple(starts), tuple(op.outs[index].shape))
     if op.name == "unstack":
-        d, own = op.params["axis"], _shape(op.ins[0])
-        starts = [index if e == d else 0 for e in range(len(own))]
-        return Window(op.ins[0], tuple(starts), (*own[:d], 1, *own[d + 1 :]), (d,))
+        d, shape = op.params["axis"], _shape(op.ins[0])
+        starts = [index if e == d else 0 for e in range(len(shape))]
+        return Window(op.ins[0], tuple(starts), (*shape[:d], 1, *shape[d + 1 :]), (d,))
     return None
 
 
@@ -101,17 +101,17 @@ class Numbering:
         return self._known.setdefault(key, len(self._known))
 
     def _enter(self, op: Op) -> None:
-        what = self._kind(op)
+        kind = self._kind(op)
         ins = tuple(map(self.of, op.ins))
-        about = tuple(map(self._of_alike, op.ins))
+        alike_ins = tuple(map(self._of_alike, op.ins))
         for j, var in enumerate(op.outs):
-            own = (tuple(var.shape), str(var.dtype))
-            self.exact[var] = self._number((what, ins, j, own))
+            aval = (tuple(var.shape), str(var.dtype))
+            self.exact[var] = self._number((kind, ins, j, aval))
             part = window(op, j)
             if part is None:
-                self.alike[var] = self._number(("alike", what, about, j, own))
+                self.alike[var] = self._number(("alike", kind, alike_ins, j, aval))
             else:
-                self.alike[var] = self._number(("window", self._of_alike(part.of), own))
+                self.alike[var] = self._number(("window", self._of_alike(part.of), aval))
 
     def _kind(self, op: Op) -> Any:
         """Return a hashable description of what an operation does."""
@@ -169,12 +169,12 @@ def comparable(value: Any) -> Any:
 
 def users(ops: Sequence[Op], outs: Sequence[Atom]) -> dict[Var, list[Op | None]]:
     """Return the operations that use each value; None stands for the results."""
-    found: dict[Var, list[Op | None]] = {}
+    uses: dict[Var, list[Op | None]] = {}
     for op in ops:
         for atom in op.ins:
             if isinstance(atom, Var):
-                found.setdefault(atom, []).append(op)
+                uses.setdefault(atom, []).append(op)
     for atom in outs:
         if isinstance(atom, Var):
-            found.setdefault(atom, []).append(None)
-    return found
+            uses.setdefault(atom, []).append(None)
+    return uses

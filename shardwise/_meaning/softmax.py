@@ -111,20 +111,20 @@ class Normal:
             return T.transpose(x, order)
         kids = [self.turned(kid, order) for kid in t.kids]
         if t.op == "sum":
-            made = finite.add(kids, shape)
+            result = finite.add(kids, shape)
         elif t.op == "product":
-            made = finite.multiply(
+            result = finite.multiply(
                 [k for k, n in zip(kids, t.params, strict=True) for _ in range(n)], shape
             )
         elif t.op == "reciprocal":
-            made = T.reciprocal(kids[0])
+            result = T.reciprocal(kids[0])
         else:
-            made = self.by_element(t, kids, shape)
-        return T.tidy(coef * made[0]), made[1]
+            result = self.by_element(t, kids, shape)
+        return T.tidy(coef * result[0]), result[1]
 
     def by_element(self, t: Term, kids: list[Scaled], shape: Shape) -> Scaled:
         if T.of(t.op).commutes:
-            kids.sort(key=lambda one: (one[1].number, one[0]))
+            kids.sort(key=lambda kid: (kid[1].number, kid[0]))
         return T.elementwise(t.op, t.params, kids, shape)
 
     # --- products
@@ -135,24 +135,24 @@ class Normal:
         over, under = Counter(), Counter()
         for c, t in parts:
             coef = T.tidy(coef * c)
-            own = factors(t)
-            over += own[0]
-            under += own[1]
+            powers = factors(t)
+            over += powers[0]
+            under += powers[1]
         return self.quotient(coef, over, under, shape)
 
     def quotient(self, coef: T.Coef, over: Factors, under: Factors, shape: Shape) -> Scaled:
         if not coef or any(T.core(base) is T.NOTHING for base in over):
-            loose = [T.reciprocal((1, base)) for base in under if not positive(base)]
-            loose += [(1, base) for base in over if not positive(base)]
-            return finite.multiply([T.zero(shape), *loose], shape)
+            uncertain = [T.reciprocal((1, base)) for base in under if not positive(base)]
+            uncertain += [(1, base) for base in over if not positive(base)]
+            return finite.multiply([T.zero(shape), *uncertain], shape)
         for base in [base for base in over if base in under and largest(base)]:
-            both = min(over[base], under[base])
-            over[base] -= both
-            under[base] -= both
+            shared = min(over[base], under[base])
+            over[base] -= shared
+            under[base] -= shared
         above = [(1, base) for base in over.elements()]
         below = [T.reciprocal((1, base)) for base in under.elements()]
-        made = T.multiply([*above, *below], shape)
-        return T.tidy(coef * made[0]), made[1]
+        result = T.multiply([*above, *below], shape)
+        return T.tidy(coef * result[0]), result[1]
 
     def inverse(self, x: Scaled) -> Scaled:
         """Return the reciprocal; that of a reciprocal of an exponential is the exponential."""
@@ -175,21 +175,21 @@ class Normal:
             return T.bcast(self.exponential((coef, t.kids[0][1]), params), t.shape, t.params)
         if t.op == "select":
             which, *cases = t.kids
-            own = [self.exponential((T.tidy(coef * c), kid), params) for c, kid in cases]
-            return choose(which, own)
+            exponentials = [self.exponential((T.tidy(coef * c), kid), params) for c, kid in cases]
+            return choose(which, exponentials)
         if t.op == "sum":
             parts = [(T.tidy(coef * c), kid) for c, kid in t.kids]
             if all(c > 0 or self.finite(kid) for c, kid in parts):
-                own = [self.exponential(part, params) for part in parts]
-                return self.product(own, t.shape)
+                exponentials = [self.exponential(part, params) for part in parts]
+                return self.product(exponentials, t.shape)
         if coef < 0 and self.finite(t):
             return T.reciprocal(T.elementwise("exp", params, [(-coef, t)], t.shape))
         return T.elementwise("exp", params, [x], t.shape)
 
     def finite(self, t: Term) -> bool:
         """Return whether no element is infinite, where masks are the only source of infinities."""
-        found = self.finite_at(t)
-        return found is not None and bool(np.all(found))
+        result = self.finite_at(t)
+        return result is not None and bool(np.all(result))
 
     def finite_at(self, t: Term) -> bool | np.ndarray | None:
         """Return which elements are finite, the others being minus infinity; None if not known."""
@@ -200,24 +200,27 @@ class Normal:
     def _finite_at(self, t: Term) -> bool | np.ndarray | None:
         if t.op == "literal":
             return False if t.params == "-inf" else None
-        own = [self.finite_at(kid) for _, kid in t.kids]
-        if all(one is True for one in own):
+        results = [self.finite_at(kid) for _, kid in t.kids]
+        if all(result is True for result in results):
             return True
         # An element that is not finite is minus infinity only if its coefficient is positive.
-        if any(one is not True and coef <= 0 for one, (coef, _) in zip(own, t.kids, strict=True)):
+        if any(
+            result is not True and coef <= 0
+            for result, (coef, _) in zip(results, t.kids, strict=True)
+        ):
             return None
-        told = [one for one in own if one is not None]
-        if len(told) < len(own):
+        masks = [result for result in results if result is not None]
+        if len(masks) < len(results):
             return None
-        if t.op == "max" and any(one is True for one in own):
+        if t.op == "max" and any(result is True for result in results):
             return True
-        if t.op in ("bcast", "reduce_max") and own[0] is False:
+        if t.op in ("bcast", "reduce_max") and results[0] is False:
             return False
         if np.prod(t.shape, dtype=float) > LARGE:
             return None
-        wide = [np.broadcast_to(x, kid.shape) for x, (_, kid) in zip(told, t.kids, strict=True)]
-        found = self._finite_in(t, wide)
-        return True if found is not None and found.all() else found
+        wide = [np.broadcast_to(x, kid.shape) for x, (_, kid) in zip(masks, t.kids, strict=True)]
+        mask = self._finite_in(t, wide)
+        return True if mask is not None and mask.all() else mask
 
     def _finite_in(self, t: Term, own: list[np.ndarray]) -> np.ndarray | None:
         match t.op:
@@ -242,16 +245,16 @@ class Normal:
     def chosen(self, t: Term) -> Scaled:
         """Normalize a `select`; if its mask is computable, replace the mask by a constant."""
         which, *cases = t.kids
-        made = [self(case) for case in cases]
-        known = numbers(which, self.masks) if len(cases) == 2 else None
-        if known is None:
-            return choose(self(which), made)
-        mask = known.astype(bool)
+        normalized = [self(case) for case in cases]
+        values = numbers(which, self.masks) if len(cases) == 2 else None
+        if values is None:
+            return choose(self(which), normalized)
+        mask = values.astype(bool)
         if mask.all() or not mask.any():
-            return made[int(bool(mask.any()))]
-        own = T.constant(mask)
-        self.masks[own[1]] = mask.astype(object) * 1
-        return choose(own, made)
+            return normalized[int(bool(mask.any()))]
+        constant = T.constant(mask)
+        self.masks[constant[1]] = mask.astype(object) * 1
+        return choose(constant, normalized)
 
     # --- sums
 
@@ -261,20 +264,22 @@ class Normal:
         if t.op != "sum" or not coef:
             return coef, t
         rows = [factors(kid) for _, kid in t.kids]
-        kept = [own for (_, kid), own in zip(t.kids, rows, strict=True) if not T.vanishes(kid)]
+        kept = [
+            powers for (_, kid), powers in zip(t.kids, rows, strict=True) if not T.vanishes(kid)
+        ]
         if not kept:
             return coef, t
         over, under = kept[0]
-        for own in kept[1:]:
-            over, under = over & own[0], under & own[1]
+        for powers in kept[1:]:
+            over, under = over & powers[0], under & powers[1]
         over = Counter({base: n for base, n in over.items() if positive(base)})
         if not over and not under:
             return coef, t
-        left = [
-            self.quotient(c, own[0] - over, own[1] - under, shape)
-            for (c, _), own in zip(t.kids, rows, strict=True)
+        summands = [
+            self.quotient(c, powers[0] - over, powers[1] - under, shape)
+            for (c, _), powers in zip(t.kids, rows, strict=True)
         ]
-        inner = self.sum(left, shape)
+        inner = self.sum(summands, shape)
         return self.product([(coef, inner[1]), (inner[0], quotient_of(over, under, shape))], shape)
 
     def total(self, t: Term) -> Scaled:
@@ -308,21 +313,21 @@ class Normal:
         fronts: list[Scaled] = []
         rests: list[Scaled] = []
         free = len(bx)
-        for own, c, b in ((x, cx, bx), (y, cy, by)):
-            coef, u = self(own)
+        for operand, c, b in ((x, cx, bx), (y, cy, by)):
+            coef, u = self(operand)
             over, under = factors(u)
             front = same_along(over, {*c}), same_along(under, {*c})
             rests.append(self.quotient(coef, over - front[0], under - front[1], u.shape))
             kept = [e for e in range(len(u.shape)) if e not in c]
-            loose = [e for e in kept if e not in b]
-            place = {e: b.index(e) if e in b else free + loose.index(e) for e in kept}
+            free_dims = [e for e in kept if e not in b]
+            place = {e: b.index(e) if e in b else free + free_dims.index(e) for e in kept}
             fronts += moved(front, {*c}, t.shape, [place[e] for e in kept])
-            free += len(loose)
+            free += len(free_dims)
         ones = [i for i in (0, 1) if rests[i][0] and T.is_one(rests[i][1])]
         if ones:
             coef = T.tidy(rests[0][0] * rests[1][0])
-            made = finite.added_up(t.params, 1 - ones[0], rests[0][1], rests[1][1], t.shape)
-            inner = T.times(coef, made)
+            summed = finite.added_up(t.params, 1 - ones[0], rests[0][1], rests[1][1], t.shape)
+            inner = T.times(coef, summed)
         else:
             inner = ordered(t.params, rests[0], rests[1], t.shape)
         return self.product([inner, *fronts], t.shape)

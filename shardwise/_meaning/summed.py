@@ -37,9 +37,9 @@ def made_leaf(like: Op, name: str, ins: Sequence[Atom], out: Var, **params: Any)
 
 
 def like_of(var: Var, shape: Sequence[int] | None = None) -> Var:
-    made = Var(tuple(var.shape if shape is None else shape), var.dtype, var.weak)
-    made.axes = var.axes
-    return made
+    result = Var(tuple(var.shape if shape is None else shape), var.dtype, var.weak)
+    result.axes = var.axes
+    return result
 
 
 def zeros_of(like: Op, var: Var) -> tuple[Leaf, Var]:
@@ -60,10 +60,10 @@ class Summed:
     def finish(self, total: Var, gone: int | None) -> list[Op]:
         """Return the operations after the sum of the parts, which lack the dimension `gone`."""
         ops: list[Op] = []
-        for one in self.between:
-            out = like_of(one.outs[0], total.shape)
-            ins = [total if atom is self._flows(one) else atom for atom in one.ins]
-            ops.append(dataclasses.replace(one, ins=ins, outs=[out]))
+        for op in self.between:
+            out = like_of(op.outs[0], total.shape)
+            ins = [total if atom is self._flows(op) else atom for atom in op.ins]
+            ops.append(dataclasses.replace(op, ins=ins, outs=[out]))
             total = out
         axes = [d for d in self.op.params["axes"] if d != gone]
         axes = tuple(d - (gone is not None and d > gone) for d in axes)
@@ -71,8 +71,8 @@ class Summed:
         return [*ops, dataclasses.replace(self.op, ins=[total], params=params)]
 
     def _flows(self, one: Op) -> Atom:
-        at = self.between.index(one)
-        return self.between[at - 1].outs[0] if at else self.of
+        index = self.between.index(one)
+        return self.between[index - 1].outs[0] if index else self.of
 
 
 def sums_in(body: Body) -> Iterable[Summed]:
@@ -118,14 +118,14 @@ def adding_loops(body: Body) -> Body:
     """Replace loops whose stacked results are added up by loops that accumulate the sum."""
     makers = {out: op for op in body.ops for out in op.outs}
     replaced: dict[int, list[Op]] = {}
-    for one in sums_in(body):
-        loop = makers.get(one.of)
-        if not isinstance(loop, Scan) or 0 not in one.op.params["axes"] or loop.effectful:
+    for reduction in sums_in(body):
+        loop = makers.get(reduction.of)
+        if not isinstance(loop, Scan) or 0 not in reduction.op.params["axes"] or loop.effectful:
             continue
-        index = loop.outs.index(one.of)
+        index = loop.outs.index(reduction.of)
         if index >= loop.carry:
-            ops, total = _adding(loop, index, one.op)
-            replaced[id(one.op)] = [*ops, *one.finish(total, 0)]
+            ops, total = _adding(loop, index, reduction.op)
+            replaced[id(reduction.op)] = [*ops, *reduction.finish(total, 0)]
     if not replaced:
         return body
     ops = [new for op in body.ops for new in replaced.get(id(op), [op])]
@@ -136,16 +136,16 @@ def _adding(loop: Scan, index: int, like: Op) -> tuple[list[Op], Var]:
     """Return the loop with one more carried value to which every step adds its result."""
     step = loop.body.outs[index]
     shape = loop.outs[index].shape[1:]
-    given, summed, total = (like_of(loop.outs[index], shape) for _ in range(3))
+    carry, summed, total = (like_of(loop.outs[index], shape) for _ in range(3))
     zeros, start = zeros_of(like, total)
     first, second = loop.consts, loop.consts + loop.carry
     inner = Body(
-        [*loop.body.ins[:second], given, *loop.body.ins[second:]],
-        [*loop.body.ops, made_leaf(like, "add", [given, step], summed)],
+        [*loop.body.ins[:second], carry, *loop.body.ins[second:]],
+        [*loop.body.ops, made_leaf(like, "add", [carry, step], summed)],
         [*loop.body.outs[: loop.carry], summed],
     )
     carried = [like_of(out) for out in loop.outs[: loop.carry]]
-    made = dataclasses.replace(
+    new_loop = dataclasses.replace(
         loop,
         ins=[*loop.ins[:second], start, *loop.ins[second:]],
         outs=[*carried, total],
@@ -153,4 +153,4 @@ def _adding(loop: Scan, index: int, like: Op) -> tuple[list[Op], Var]:
         consts=first,
         carry=loop.carry + 1,
     )
-    return [zeros, made], total
+    return [zeros, new_loop], total

@@ -26,7 +26,7 @@ def same_in_turns(want: Value, got: Value, left: Left) -> bool:
     """Return whether two results are equal, given that one iteration of their loops is."""
     if not (want.plain and got.plain):
         return False
-    masks = any(one.op == "literal" for v in (want, got) for one in below(v.term))
+    masks = any(term.op == "literal" for v in (want, got) for term in below(v.term))
     try:
         return Turns(FINITE if masks else WAYS, left).alike(want.scaled, got.scaled)
     except RecursionError:
@@ -61,4 +61,4 @@ class Turns:
 
 def _loops(t: Term) -> set[Term]:
     """Return the loops in a term."""
-    return {one for one in below(t) if one.op in LOOPS}
+    return {term for term in below(t) if term.op in LOOPS}

@@ -161,18 +161,18 @@ def hide(v: Value, axis: Axis) -> Value:
     if axis in v.debts:
         raise Unknown("a share of a sum is read as each device's own value", v.debts)
     hidden = tuple(sorted((*v.hidden, axis)))
-    at = hidden.index(axis)
+    hidden_dim = hidden.index(axis)
     place = next((d for d, dim in enumerate(v.dims) if axis in axes_in([dim])), None)
     if place is None:
-        shape = (*v.term.shape[:at], axis.size, *v.term.shape[at:])
-        spots = [d for d in range(len(shape)) if d != at]
+        shape = (*v.term.shape[:hidden_dim], axis.size, *v.term.shape[hidden_dim:])
+        spots = [d for d in range(len(shape)) if d != hidden_dim]
         return v.having(T.bcast(v.scaled, shape, spots), hidden=hidden)
     lead = len(v.hidden)
     pieces, spot = _pieces(v.dims[place], axis)
     shape = (*v.term.shape[: lead + place], *pieces, *v.term.shape[lead + place + 1 :])
     out = T.reshape(v.scaled, shape)
     order = [d for d in range(len(shape)) if d != lead + place + spot]
-    order.insert(at, lead + place + spot)
+    order.insert(hidden_dim, lead + place + spot)
     rest = tidy_dim(
         (s // axis.size, tuple(a for a in axes if a != axis)) if axis in axes else (s, axes)
         for s, axes in v.dims[place]
@@ -187,10 +187,10 @@ def _pieces(dim: Dim, axis: Axis) -> tuple[list[int], int]:
     """Return the sizes a dimension is divided into, and the index of the axis among them."""
     pieces, spot = [], -1
     for segment in dim:
-        for one in segment[1]:
-            if one == axis:
+        for cut_axis in segment[1]:
+            if cut_axis == axis:
                 spot = len(pieces)
-            pieces.append(one.size)
+            pieces.append(cut_axis.size)
         pieces.append(_part(segment))
     return pieces, spot
 
@@ -206,16 +206,16 @@ def read_as(v: Value, dims: Dims) -> Value:
         raise Unknown("one axis would split two dimensions")
     if wanted & v.debts:
         raise Unknown("a value that is still owed over an axis is wanted split along it")
-    changed = [d for d, (own, want) in enumerate(zip(v.dims, dims, strict=True)) if own != want]
+    changed = [d for d, (dim, want) in enumerate(zip(v.dims, dims, strict=True)) if dim != want]
     moving = axes_in(v.dims[d] for d in changed) | axes_in(dims[d] for d in changed)
     for axis in sorted(moving):
         v = hide(v, axis)
     shape: list[int] = [*hidden_sizes(v.hidden)]
     order: list[int] = [d for d, axis in enumerate(v.hidden) if axis not in wanted]
-    for own, want in zip(v.dims, dims, strict=True):
-        if own == want:
+    for dim, want in zip(v.dims, dims, strict=True):
+        if dim == want:
             order.append(len(shape))
-            shape.append(whole_size(own))
+            shape.append(whole_size(dim))
             continue
         for segment in want:
             order += [v.hidden.index(axis) for axis in segment[1]]
@@ -248,9 +248,9 @@ def owing(v: Value, axis: Axis) -> Value:
     if any(kind != "sum" for _, kind in v.owed):
         raise Unknown("a sum over devices of a maximum or minimum that is still owed", v.debts)
     v = hide(v, axis)
-    at = v.hidden.index(axis)
+    dim = v.hidden.index(axis)
     hidden = tuple(a for a in v.hidden if a != axis)
-    return v.having(T.reduce("sum", v.scaled, [at]), hidden=hidden, owed=owed)
+    return v.having(T.reduce("sum", v.scaled, [dim]), hidden=hidden, owed=owed)
 
 
 def cut_by(placement: Placement, shape: Shape) -> Dims:
@@ -260,11 +260,11 @@ def cut_by(placement: Placement, shape: Shape) -> Dims:
 
 def narrowed(v: Value, d: int) -> Value:
     """Remove the cut along a dimension that is uniform: every device has the same."""
-    at = d + len(v.hidden)
-    if at not in T.uniform_dims(v.term) or not axes_in([v.dims[d]]):
+    dim = d + len(v.hidden)
+    if dim not in T.uniform_dims(v.term) or not axes_in([v.dims[d]]):
         return v
     shape = list(v.term.shape)
-    shape[at] = local_size(v.dims[d])
+    shape[dim] = local_size(v.dims[d])
     inner = v.term.kids[0][1]
-    made = T.bcast((v.coef, inner), tuple(shape), v.term.params)
-    return v.having(made, dims=(*v.dims[:d], uncut(shape[at]), *v.dims[d + 1 :]))
+    result = T.bcast((v.coef, inner), tuple(shape), v.term.params)
+    return v.having(result, dims=(*v.dims[:d], uncut(shape[dim]), *v.dims[d + 1 :]))

@@ -19,8 +19,8 @@ def vanishing(
     `known` caches answers for terms. Subterms are shared, so each is visited once, after its
     operands, which have lower numbers.
     """
-    for one in sorted(below(t, {*known}), key=lambda term: term.number):
-        known[one] = _vanishing(one, is_zero, known)
+    for term in sorted(below(t, {*known}), key=lambda term: term.number):
+        known[term] = _vanishing(term, is_zero, known)
     return known[t]
 
 
@@ -28,12 +28,12 @@ def _vanishing(
     t: Term, is_zero: Callable[[int], bool], known: dict[Term, tuple[int, ...]]
 ) -> tuple[int, ...]:
     if t.op == "symbol":
-        own = t.params[1] if t.params[:1] == ("argument",) else None
-        return (own,) if own is not None and is_zero(own) else ()
+        index = t.params[1] if t.params[:1] == ("argument",) else None
+        return (index,) if index is not None and is_zero(index) else ()
     if t.op not in LINEAR and t.op not in MIXES:
         return ()
-    found = [known[kid] for _, kid in t.kids]
-    if t.op in ALL and not all(found):
+    arguments = [known[kid] for _, kid in t.kids]
+    if t.op in ALL and not all(arguments):
         return ()
-    kept = found if t.op in ALL else [one for one in found if one][:1]
-    return tuple(dict.fromkeys(number for one in kept for number in one))
+    kept = arguments if t.op in ALL else [numbers for numbers in arguments if numbers][:1]
+    return tuple(dict.fromkeys(number for numbers in kept for number in numbers))

@@ -56,9 +56,9 @@ class Walk(Notes):
     """One walk over one program."""
 
     def anew(self) -> Walk:
-        other = Walk(self.reference, self)
-        other.depth, other.count = self.depth + 1, self.count
-        return other
+        nested = Walk(self.reference, self)
+        nested.depth, nested.count = self.depth + 1, self.count
+        return nested
 
     def run(self, body: Body, ins: Sequence[Value]) -> list[Value]:
         """Return the meanings of a body's results."""
@@ -128,10 +128,10 @@ class Walk(Notes):
     def rule(self, op: Op, ins: list[Value]) -> list[Value]:
         match op:
             case Leaf():
-                own = RULES.get(op.name)
-                if own is None or op.effectful:
+                rule = RULES.get(op.name)
+                if rule is None or op.effectful:
                     raise Unknown(f"there is no rule for {op.name}")
-                return own(self, op, ins)
+                return rule(self, op, ins)
             case AxisIndex():
                 return [index_along(op.axis)]
             case Split():
@@ -167,7 +167,7 @@ class Walk(Notes):
 
     def opaque(self, op: Op, ins: list[Value], unknown: Unknown) -> list[Value]:
         """Return new symbols for the results, and record a `Mistake`."""
-        found = []
+        results = []
         debtor = unknown.debtor or next((v for v in ins if v.owed), None)
         born = debtor.born if debtor else None
         owing = (a for a, v in zip(op.ins, ins, strict=False) if v is debtor)
@@ -180,8 +180,8 @@ class Walk(Notes):
         for var in op.outs:
             axes = tuple(sorted(axis for axis in var.axes if axis.size > 1))
             shape = (*hidden_sizes(axes), *var.shape)
-            coef, made = T.symbol("opaque", object(), shape=shape)
-            self.mistakes[made] = Mistake(
+            coef, term = T.symbol("opaque", object(), shape=shape)
+            self.mistakes[term] = Mistake(
                 op,
                 unknown.reason,
                 tuple(sorted(unknown.debt)),
@@ -194,8 +194,8 @@ class Walk(Notes):
                 maker=maker,
                 sound=bool(unknown.debt) and sound,
             )
-            found.append(Value(coef, made, tuple(map(uncut, var.shape)), axes))
-        return found
+            results.append(Value(coef, term, tuple(map(uncut, var.shape)), axes))
+        return results
 
 
 def index_along(axis: Axis) -> Value:
@@ -208,6 +208,6 @@ def index_along(axis: Axis) -> Value:
 def literal(value: Any) -> Scaled:
     """Return a constant of the program; random keys by their key data."""
     if jnp.issubdtype(getattr(value, "dtype", np.float32), jax.dtypes.prng_key):
-        coef, made = T.constant(np.asarray(jax.random.key_data(value)))
-        return 1, T.make("key", (coef, str(value.dtype)), ((1, made),), value.shape)
+        coef, data = T.constant(np.asarray(jax.random.key_data(value)))
+        return 1, T.make("key", (coef, str(value.dtype)), ((1, data),), value.shape)
     return T.constant(np.asarray(value))

@@ -26,12 +26,12 @@ ALL = 1 << 19
 
 def same(want: Value, got: Value, left: T.Left, ways: Sequence[Way] = WAYS) -> bool | None:
     """Return whether two results are equal, or None if too long for what is `left`."""
-    found: bool | None = False
-    for way in ways:
+    result: bool | None = False
+    for comparison in ways:
         try:
             with T.at_most(WORK, left):
-                if way(want, got):
+                if comparison(want, got):
                     return True
         except (T.TooMuch, RecursionError):
-            found = None
-    return found
+            result = None
+    return result

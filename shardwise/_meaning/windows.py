@@ -63,13 +63,13 @@ def _aligned(v: Value, along: dict[int, Window]) -> Value:
 
 def _after(v: Value, along: dict[int, Window], sizes: Sequence[int]) -> list[Dim]:
     """Return these dimensions after the windows; `sizes` are the local ones."""
-    found = []
+    dims = []
     for (d, window), size in zip(along.items(), sizes, strict=True):
         dim = window.over(v.dims[d]) if axes_in([v.dims[d]]) else uncut(size)
         if dim is None:
             raise Unknown("windows that cross the parts of a split dimension")
-        found.append(dim)
-    return found
+        dims.append(dim)
+    return dims
 
 
 @rule("conv_general_dilated", needs=RING)
@@ -114,15 +114,15 @@ def convolutions(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     if debtor is not None and debtor.debts & (over | axes_in(dims) | set(hidden)):
         raise Unknown(f"a convolution of {share_words(debtor.debts)}", debtor.debts)
     whole = (*hidden_sizes(hidden), *map(whole_size, dims))
-    given = {**p, "feature_group_count": groups or p["feature_group_count"]}
-    params = frozen({key: str(value) for key, value in given.items() if key not in DEVICE})
+    options = {**p, "feature_group_count": groups or p["feature_group_count"]}
+    params = frozen({key: str(value) for key, value in options.items() if key not in DEVICE})
     x, k = not_dropped(op, [x, k])
     if not x.coef or not k.coef:
         return [Value(*T.zero(whole), tuple(dims), tuple(hidden))]
-    made = T.make("conv", params, ((1, x.term), (1, k.term)), whole)
+    term = T.make("conv", params, ((1, x.term), (1, k.term)), whole)
     owed = (debtor.owed if debtor is not None else frozenset()) | {(a, "sum") for a in over}
     born = op if over else debtor.born if debtor is not None else None
-    return [Value(T.tidy(x.coef * k.coef), made, tuple(dims), tuple(hidden), owed, born)]
+    return [Value(T.tidy(x.coef * k.coef), term, tuple(dims), tuple(hidden), owed, born)]
 
 
 DEVICE = ("lhs_shape", "rhs_shape", "preferred_element_type", "precision")
@@ -157,13 +157,13 @@ def windows(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     if op.name != "reduce_window_sum":
         refuse_debts(op.name, ins)
     only_sums("a sum over windows", v)
-    if any(not one.plain for one in rest):
+    if any(not operand.plain for operand in rest):
         raise Unknown("a window with a start that differs between devices")
     p = op.params
     settings = ("window_strides", "padding", "base_dilation", "window_dilation")
     slides = zip(p["window_dimensions"], *(p[name] for name in settings), strict=True)
-    found = {d: Window(*slide) for d, slide in enumerate(slides)}
-    along = {d: window for d, window in found.items() if window != Window(1)}
+    by_dim = {d: Window(*slide) for d, slide in enumerate(slides)}
+    along = {d: window for d, window in by_dim.items() if window != Window(1)}
     v = _aligned(v, along)
     after = dict(zip(along, _after(v, along, [op.outs[0].shape[d] for d in along]), strict=True))
     dims = tuple(after.get(d, dim) for d, dim in enumerate(v.dims))
@@ -171,5 +171,5 @@ def windows(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     shape = (*hidden_sizes(v.hidden), *map(whole_size, dims))
     if op.name == "reduce_window_sum":
         return [v.having(T.linear(op.name, params, v.scaled, shape), dims=dims)]
-    kids = [v.scaled, *(one.scaled for one in rest)]
+    kids = [v.scaled, *(operand.scaled for operand in rest)]
     return [v.having(T.function(op.name, params, kids, shape), dims=dims)]

@@ -17,17 +17,17 @@ def holding(v: Value, names: Names) -> str:
         return "zeros"
     name = _name(v, names)
     of = f" of {name}" if name else ""
-    own = f"a value of its own along {_axes(v.hidden)}" if v.hidden else ""
+    local = f"a value of its own along {_axes(v.hidden)}" if v.hidden else ""
     owed = ", and ".join(_share(kind, v) for kind in KINDS if _owing(v, kind))
     if owed:
-        rest = " and ".join(filter(None, [_part(v), own]))
+        rest = " and ".join(filter(None, [_part(v), local]))
         return f"{owed}, for {rest}" if rest else owed
     part = _part(v, of)
-    return ", ".join(filter(None, [part, own])) or f"the whole{of}"
+    return ", ".join(filter(None, [part, local])) or f"the whole{of}"
 
 
 def _owing(v: Value, kind: str) -> list[Axis]:
-    return sorted(axis for axis, own in v.owed if own == kind)
+    return sorted(axis for axis, owed_kind in v.owed if owed_kind == kind)
 
 
 def _share(kind: str, v: Value) -> str:

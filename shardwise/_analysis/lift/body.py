@@ -132,26 +132,26 @@ class _Lift:
             out = new.outs[index]
             run = in_range(declared.dtype) if out.dtype != declared.dtype else None
             if run is not None and may_leave(op, declared.dtype, self.vast):
-                made = Var(out.shape, out.dtype, out.weak)
-                made.axes = out.axes
-                new.outs[index] = self.unbounded[declared] = made
-                rows.append(_after(new, made, out, run))
+                unbounded = Var(out.shape, out.dtype, out.weak)
+                unbounded.axes = out.axes
+                new.outs[index] = self.unbounded[declared] = unbounded
+                rows.append(_after(new, unbounded, out, run))
         return rows
 
     def follow(self, op: Op) -> None:
         """Record the results that have the accuracy of a narrower dtype than float64."""
         inner = max((self.accuracy_in(body) for body in op.bodies), default=0.0)
-        given = [self.accuracy.get(atom, 0.0) for atom in op.ins if isinstance(atom, Var)]
-        own = declared_eps(op) if isinstance(op, Leaf) else 0.0
-        found = max([own, inner, *given])
-        if found:
-            self.accuracy.update(dict.fromkeys(op.outs, found))
+        inputs = [self.accuracy.get(atom, 0.0) for atom in op.ins if isinstance(atom, Var)]
+        declared = declared_eps(op) if isinstance(op, Leaf) else 0.0
+        accuracy = max([declared, inner, *inputs])
+        if accuracy:
+            self.accuracy.update(dict.fromkeys(op.outs, accuracy))
 
     def accuracy_in(self, body: Body) -> float:
         for op in body.ops:
             self.follow(op)
-        made = (self.accuracy.get(var, 0.0) for op in body.ops for var in op.outs)
-        return max(made, default=0.0)
+        accuracies = (self.accuracy.get(var, 0.0) for op in body.ops for var in op.outs)
+        return max(accuracies, default=0.0)
 
 
 def declared_eps(op: Leaf) -> float:
@@ -167,11 +167,11 @@ def declared_eps(op: Leaf) -> float:
 
 
 def _after(op: Op, given: Var, made: Var, run: _jax.Equation) -> Leaf:
-    around: dict[str, Any] = {
+    origin: dict[str, Any] = {
         "scope": op.scope,
         "source": op.source,
         "calls": op.calls,
         "flow": op.flow,
         "needs": given.axes,
     }
-    return Leaf([given], [made], "in_range", run, run.params, **around)
+    return Leaf([given], [made], "in_range", run, run.params, **origin)

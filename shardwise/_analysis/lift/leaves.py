@@ -80,11 +80,11 @@ def wide_aval(aval: Any) -> Any:
 def _takes_wide(op: Leaf) -> bool:
     """Return whether an operation can be traced with wide operands, and gives wide results."""
     primitive, params = bound(op)
-    given = [jax.ShapeDtypeStruct(np.shape(_value(a)), wide_dtype(_dtype(a))) for a in op.ins]
+    operands = [jax.ShapeDtypeStruct(np.shape(_value(a)), wide_dtype(_dtype(a))) for a in op.ins]
     try:
         with jax.enable_x64(True):
             run = functools.partial(_jax.bind, primitive, wide_params(op.name, params))
-            outs = jax.eval_shape(run, *given)
+            outs = jax.eval_shape(run, *operands)
     except Exception:  # JAX raises various errors for unsupported dtypes
         return False
     return [out.dtype for out in outs] == [wide_dtype(var.dtype) for var in op.outs]

@@ -63,9 +63,9 @@ class Quantities:
             return dataclasses.replace(op, name="copy", ins=ins, outs=outs, run=_same, params={})
         kept = [atom in self.held for atom in op.ins]
         if self._keeps(op):
-            floats, made = map(_float_like, op.ins), map(_float_like, op.outs)
-            own = dataclasses.replace(op, ins=[*floats], outs=[*made])
-            new = lifted_leaf(own, ins, outs)
+            floats, results = map(_float_like, op.ins), map(_float_like, op.outs)
+            as_floats = dataclasses.replace(op, ins=[*floats], outs=[*results])
+            new = lifted_leaf(as_floats, ins, outs)
             return dataclasses.replace(new, run=functools.partial(floated, new.run))
         run = functools.partial(_rounding, lifted_leaf(op, ins, outs).run, kept, _dtypes(op))
         return dataclasses.replace(op, ins=ins, outs=outs, run=run)
@@ -94,7 +94,7 @@ def _rounding(
     run: Callable[..., list[Any]], kept: Sequence[bool], dtypes: Sequence[Any], *xs: Any
 ) -> list[Any]:
     rows = zip(xs, kept, dtypes, strict=True)
-    return run(*(jnp.round(x).astype(dtype) if held else x for x, held, dtype in rows))
+    return run(*(jnp.round(x).astype(dtype) if integral else x for x, integral, dtype in rows))
 
 
 def _dtypes(op: Leaf) -> list[Any]:

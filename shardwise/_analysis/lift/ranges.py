@@ -60,22 +60,22 @@ def one_by_one(op: Collective, ins: list[Atom], outs: list[Var]) -> tuple[Collec
     count = len(op.groups[0]) if op.groups else math.prod(axis.size for axis in op.axes)
     gathered = Var((count, *outs[0].shape), outs[0].dtype)
     gathered.axes = outs[0].axes
-    around: dict[str, Any] = {"scope": op.scope, "source": op.source, "calls": op.calls}
+    origin: dict[str, Any] = {"scope": op.scope, "source": op.source, "calls": op.calls}
     params = {"dimension": 0, "tiled": False}
     first = Collective(
         ins, [gathered], "all_gather", op.axes, params, op.groups,
-        needs=op.needs, meets=op.meets, flow=op.flow, **around,
+        needs=op.needs, meets=op.meets, flow=op.flow, **origin,
     )  # fmt: skip
     return first, Leaf(
-        [gathered], outs, "psum", _added_up, {}, needs=gathered.axes, flow=op.flow, **around
+        [gathered], outs, "psum", _added_up, {}, needs=gathered.axes, flow=op.flow, **origin
     )
 
 
 def _added_up(x: Any) -> list[Any]:
     totals = lax.cumsum(x, 0)
     limit, beyond = _end(jnp.dtype(jnp.float16))
-    left = (abs(totals) >= limit).any(0)
-    return [jnp.where(left, jnp.sign(totals[-1]) * beyond, totals[-1])]
+    overflowed = (abs(totals) >= limit).any(0)
+    return [jnp.where(overflowed, jnp.sign(totals[-1]) * beyond, totals[-1])]
 
 
 NARROW = 2
@@ -93,16 +93,16 @@ def may_wrap(op: Op) -> bool:
 def without_wrapping(op: Leaf | Collective, ins: list[Atom]) -> list[Op]:
     """Return operations that compute the result in float64, without wrapping around."""
     (out,) = op.outs
-    made = _like(out)
+    result = _like(out)
     if isinstance(op, Collective):
         wide = [_like(a) if isinstance(a, Var) else Lit(np.asarray(a.value, FLOAT)) for a in ins]
-        around: dict[str, Any] = {"scope": op.scope, "source": op.source, "calls": op.calls}
+        origin: dict[str, Any] = {"scope": op.scope, "source": op.source, "calls": op.calls}
         casts: list[Op] = [
-            Leaf([atom], [var], "convert_element_type", _as_float, {}, needs=var.axes, **around)
+            Leaf([atom], [var], "convert_element_type", _as_float, {}, needs=var.axes, **origin)
             for atom, var in zip(ins, wide, strict=True)
             if isinstance(var, Var)
         ]
-        return [*casts, dataclasses.replace(op, ins=wide, outs=[made])]
+        return [*casts, dataclasses.replace(op, ins=wide, outs=[result])]
     primitive, params = bound(op)
     if op.name == "convert_element_type":
         run: Any = _as_float
@@ -113,7 +113,7 @@ def without_wrapping(op: Leaf | Collective, ins: list[Atom]) -> list[Op]:
             key: FLOAT if key in DTYPE_PARAMS and value else value for key, value in params.items()
         }
         run = functools.partial(floated, _jax.applying(primitive, params, op.effect))
-    return [dataclasses.replace(op, ins=ins, outs=[made], run=run, params=params)]
+    return [dataclasses.replace(op, ins=ins, outs=[result], run=run, params=params)]
 
 
 def _like(var: Var) -> Var:

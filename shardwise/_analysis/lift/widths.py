@@ -73,6 +73,6 @@ def _fraction(number: float, dtype: np.dtype) -> float:
     if not np.isfinite(number) or number.is_integer() or abs(number) < 1 / SIMPLEST:
         return number
     below = np.arange(1, SIMPLEST + 1, dtype=FLOAT)
-    found = np.round(number * below) / below
-    equal = np.flatnonzero(found.astype(dtype).astype(FLOAT) == number)
-    return float(found[equal[0]]) if len(equal) else number
+    fractions = np.round(number * below) / below
+    equal = np.flatnonzero(fractions.astype(dtype).astype(FLOAT) == number)
+    return float(fractions[equal[0]]) if len(equal) else number

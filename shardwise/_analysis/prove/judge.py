@@ -75,21 +75,24 @@ def judged(
     seen: dict[Finding, None] = {}
     for row in rows:
         status, mesh = status_of(row, numbers), words(row.mesh)
-        own = [_cause(gap, row, rows) for gap in row.gaps]
+        row_findings = [_cause(gap, row, rows) for gap in row.gaps]
         shown = numbers.cause_of(mesh, row.path) if numbers.refutes(mesh, row.path) else None
-        lines = _is_cause(own) and bool(own[0].where.file)
+        lines = _is_cause(row_findings) and bool(row_findings[0].where.file)
         if shown is not None and not (lines and shown.evidence == MEANING):
-            own = [dataclasses.replace(shown, certain=status == REFUTED)]
-            seen |= dict.fromkeys(own)
+            row_findings = [dataclasses.replace(shown, certain=status == REFUTED)]
+            seen |= dict.fromkeys(row_findings)
         else:
             certain = status == REFUTED
-            meant += [dataclasses.replace(one, certain=certain and _is_cause([one])) for one in own]
-        results.append(Result(row.path, mesh, status, _reason(row, own)))
+            meant += [
+                dataclasses.replace(finding, certain=certain and _is_cause([finding]))
+                for finding in row_findings
+            ]
+        results.append(Result(row.path, mesh, status, _reason(row, row_findings)))
         if not row.gaps and status == UNKNOWN and not row.waits:
             seen[Contradiction.on(mesh)] = None
     causes = grouped(_untold(meant, seen))
-    told = {(one.code, one.where) for one in causes if one.certain}
-    shown = [one for one in seen if (one.code, one.where) not in told]
+    reported = {(finding.code, finding.where) for finding in causes if finding.certain}
+    shown = [finding for finding in seen if (finding.code, finding.where) not in reported]
     findings = [*causes, *shown, *_waiting(programs, numbers)]
     larger = [program for program in programs if program.mesh.size > 1]
     if not results:
@@ -99,7 +102,7 @@ def judged(
     kept, silenced = split_silenced(
         sorted(findings, key=lambda finding: not finding.certain), place_of(f)
     )
-    statuses = {one.status for one in results} or {UNKNOWN}
+    statuses = {result.status for result in results} or {UNKNOWN}
     return Proof(
         next((kind for kind in (REFUTED, UNKNOWN) if kind in statuses), PROVED),
         tuple(results),
@@ -117,9 +120,9 @@ def judged(
 
 def _cause(gap: Gap, row: Row, rows: Sequence[Row]) -> Finding:
     """Return the finding for a gap, using the gaps of the same result on the other meshes."""
-    known = [(dict(one.mesh.shape), one.gaps) for one in rows if one.path == row.path]
+    observed = [(dict(peer.mesh.shape), peer.gaps) for peer in rows if peer.path == row.path]
     axes = tuple(axes_of(row.mesh).values())
-    return cause(gap, row.path, axes, words(row.mesh), ratios(gap, known))
+    return cause(gap, row.path, axes, words(row.mesh), ratios(gap, observed))
 
 
 def _is_cause(found: Sequence[Finding]) -> bool:
@@ -129,9 +132,9 @@ def _is_cause(found: Sequence[Finding]) -> bool:
 
 def _untold(meant: Sequence[Finding], seen: dict[Finding, None]) -> list[Finding]:
     """Drop findings that are not certain for results that are refuted by another finding."""
-    told = {leaf for one in seen for leaf in (one.leaf, *one.likewise)}
-    told |= {one.leaf for one in meant if one.certain}
-    return [one for one in meant if one.certain or one.leaf not in told]
+    leaves = {leaf for finding in seen for leaf in (finding.leaf, *finding.likewise)}
+    leaves |= {finding.leaf for finding in meant if finding.certain}
+    return [finding for finding in meant if finding.certain or finding.leaf not in leaves]
 
 
 def _reason(row: Row, causes: Sequence[Finding]) -> str:
@@ -145,8 +148,8 @@ def _waiting(programs: Sequence[ReadProgram], numbers: Numbers) -> list[Finding]
     if numbers.stuck_on:
         return []
     rows = [(program.mesh, site) for program in programs for site in program.sites]
-    inside = (next(c for b in site.bodies for c in collectives_in(b.ops)) for _, site in rows)
-    pairs = zip(rows, inside, strict=True)
+    collectives = (next(c for b in site.bodies for c in collectives_in(b.ops)) for _, site in rows)
+    pairs = zip(rows, collectives, strict=True)
     return grouped(
         [MayDiverge.from_operations(site, op, words(mesh)) for (mesh, site), op in pairs]
     )

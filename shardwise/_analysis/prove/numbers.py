@@ -51,18 +51,20 @@ class Numbers:
 
     def shows(self, path: str) -> bool:
         """Return whether a result differs with smaller sizes."""
-        return self.run and not self.exact and any(path == own for _, own in self.wrong)
+        return self.run and not self.exact and any(path == failed for _, failed in self.wrong)
 
     def agree_on(self, path: str) -> bool:
         """Return whether a result was run and was correct on all meshes that were run."""
-        return self.run and all(path != own for _, own in self.wrong)
+        return self.run and all(path != failed for _, failed in self.wrong)
 
     def cause_of(self, mesh: str, path: str) -> Finding | None:
         """Return the finding of `check` that explains a wrong result."""
         if mesh in self.stuck_on:
-            return next((one for one in self.findings if one.code == Deadlock.code), None)
-        own = (one for one in self.findings if path in (one.leaf, *one.likewise))
-        return next(own, None)
+            return next(
+                (finding for finding in self.findings if finding.code == Deadlock.code), None
+            )
+        causes = (finding for finding in self.findings if path in (finding.leaf, *finding.likewise))
+        return next(causes, None)
 
 
 def try_numbers(
@@ -85,7 +87,7 @@ def try_numbers(
         return _smaller(f, args, small[0], reference, options)
     try:
         traced = [(Tracing(f, mesh, *options)(args, {}), mesh) for mesh in small]
-        if not all(affordable(one, mesh) for one, mesh in traced):
+        if not all(affordable(trace, mesh) for trace, mesh in traced):
             return Numbers()
         examined = examine(f, args, small, reference, options)
     except (ShardwiseError, TypeError, ValueError, AssertionError, RuntimeError, MemoryError):
@@ -105,13 +107,13 @@ def _smaller(
     if static != Static():
         return Numbers()
     doing(f"running {words(mesh)} with smaller sizes")
-    found = differing(f, args, mesh, reference, in_specs)
-    if found is None:
+    paths = differing(f, args, mesh, reference, in_specs)
+    if paths is None:
         return Numbers()
-    said = f"With smaller sizes, on {words(mesh)}, "
-    wrong = frozenset((words(mesh), path) for path in found)
-    ending = f"{sorted(found)[0]} differs." if found else "every result is right."
-    return Numbers(True, wrong=wrong, words=said + ending)
+    intro = f"With smaller sizes, on {words(mesh)}, "
+    wrong = frozenset((words(mesh), path) for path in paths)
+    ending = f"{sorted(paths)[0]} differs." if paths else "every result is right."
+    return Numbers(True, wrong=wrong, words=intro + ending)
 
 
 def _small_meshes(meshes: Sequence[AbstractMesh]) -> list[AbstractMesh]:
@@ -136,14 +138,14 @@ def _told(examined: Examined, meshes: Sequence[AbstractMesh], exact: bool) -> Nu
     verdict = examined.verdict
     run = [words(mesh) for mesh in meshes]
     # Silenced findings are not reported, but they do count.
-    seen = [found for found in (*verdict.findings, *verdict.silenced) if found.certain]
+    seen = [finding for finding in (*verdict.findings, *verdict.silenced) if finding.certain]
     if not seen:
         return Numbers(True, exact, words=f"{_where(run)}, every result is right.")
-    wrong = frozenset((one.mesh, one.path) for one in examined.wrong)
+    wrong = frozenset((result.mesh, result.path) for result in examined.wrong)
     stuck = frozenset(examined.stuck_on)
-    so_on, example = _example(examined)
-    said = f"{_where([mesh for mesh in run if mesh in so_on] or run)}: {example}"
-    return Numbers(True, exact, wrong, stuck, tuple(seen), said)
+    affected, example = _example(examined)
+    sentence = f"{_where([mesh for mesh in run if mesh in affected] or run)}: {example}"
+    return Numbers(True, exact, wrong, stuck, tuple(seen), sentence)
 
 
 def _where(meshes: Sequence[str]) -> str:
@@ -152,19 +154,19 @@ def _where(meshes: Sequence[str]) -> str:
 
 def _example(examined: Examined) -> tuple[set[str], str]:
     """Return the meshes of an example, and a sentence on its element with the largest error."""
-    for one in examined.wrong:
-        if not one.structure and one.same_type and one.got.size:
-            got, want = one.got, one.want.value
+    for result in examined.wrong:
+        if not result.structure and result.same_type and result.got.size:
+            got, want = result.got, result.want.value
             with np.errstate(all="ignore"):
                 gap = np.abs(wide(got) - wide(want))
             gap = np.where(np.isnan(gap), np.inf, gap)
-            at = np.unravel_index(int(np.argmax(gap)), got.shape) if got.shape else ()
-            place = f"[{', '.join(map(str, map(int, at)))}]" if at else ""
-            here, there = _number(got[at]), _number(want[at])
-            return {one.mesh}, f"{one.path}{place} is {here}, and {there} on one device."
+            index = np.unravel_index(int(np.argmax(gap)), got.shape) if got.shape else ()
+            place = f"[{', '.join(map(str, map(int, index)))}]" if index else ""
+            here, there = _number(got[index]), _number(want[index])
+            return {result.mesh}, f"{result.path}{place} is {here}, and {there} on one device."
     if examined.stuck_on:
         return {*examined.stuck_on}, "devices wait for each other forever."
-    return {one.mesh for one in examined.wrong}, "some results differ."
+    return {result.mesh for result in examined.wrong}, "some results differ."
 
 
 def _number(x: Any) -> str:

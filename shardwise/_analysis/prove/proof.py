@@ -70,11 +70,13 @@ class Proof:
         """Return pairs of a word and the meshes it applies to, the worst first."""
         rows = self.by_status().items()
         right = NOTHING if is_not_sharded(self.findings) else PROVED
-        rows = [(right if kind == PROVED else kind.upper(), on) for kind, on in rows if on]
+        rows = [
+            (right if kind == PROVED else kind.upper(), meshes) for kind, meshes in rows if meshes
+        ]
         if brief and len(self.meshes) > 1:
-            of = f" of {len(self.meshes)}" if len(rows) > 1 else ""
-            return [(word, f"{len(on)}{of} meshes") for word, on in rows][:1]
-        return [(word, ", ".join(on)) for word, on in rows]
+            suffix = f" of {len(self.meshes)}" if len(rows) > 1 else ""
+            return [(word, f"{len(meshes)}{suffix} meshes") for word, meshes in rows][:1]
+        return [(word, ", ".join(meshes)) for word, meshes in rows]
 
     def by_status(self) -> dict[str, list[str]]:
         """Return the meshes with refuted results, with unknown results, and the others."""
@@ -85,15 +87,15 @@ class Proof:
 
     def _status_on(self, mesh: str) -> str:
         """Return the worst status of the results on one mesh."""
-        found = {one.status for one in self.results if one.mesh == mesh} or {self.status}
-        return next((kind for kind in (REFUTED, UNKNOWN) if kind in found), PROVED)
+        kinds = {result.status for result in self.results if result.mesh == mesh} or {self.status}
+        return next((kind for kind in (REFUTED, UNKNOWN) if kind in kinds), PROVED)
 
     def _head(self) -> str:
-        parts = "; ".join(f"{said} on {meshes}" for said, meshes in self.head())
+        parts = "; ".join(f"{status} on {meshes}" for status, meshes in self.head())
         name = self.name or "the program"
-        counts = collections.Counter(one.status for one in self.results)
+        counts = collections.Counter(result.status for result in self.results)
         kinds = ", ".join(f"{counts[kind]} {kind}" for kind in COLORS if counts[kind])
-        results = _plural(len({one.path for one in self.results}))
+        results = _plural(len({result.path for result in self.results}))
         if len(self.meshes) > 1:
             kinds = f"all {next(iter(counts))}" if len(counts) == 1 else kinds
             results += f" on {len(self.meshes)} meshes"
@@ -113,7 +115,7 @@ class Proof:
             "against": self.against,
             "meshes": list(self.meshes),
             "operations": self.operations,
-            "results": [one.to_dict() for one in self.results],
+            "results": [result.to_dict() for result in self.results],
             "findings": [finding.to_dict() for finding in self.findings],
             "silenced": [finding.to_dict() for finding in self.silenced],
             "numbers": self.numbers,
@@ -129,7 +131,7 @@ class Proof:
     def _repr_html_(self) -> str:
         color = COLORS[self.status]
         head = html.escape(self._head())
-        rows = "".join(_row(one) for one in self.results if one.status != PROVED)
+        rows = "".join(_row(result) for result in self.results if result.status != PROVED)
         table = f"<table>{rows}</table>" if rows else ""
         items = "".join(f"<pre>{html.escape(str(finding))}</pre>" for finding in self.findings)
         tail = f"<p>{html.escape(self.numbers)}</p>" if self.numbers else ""

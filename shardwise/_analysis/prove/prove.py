@@ -109,27 +109,27 @@ def _prove(
     run: bool,
     options: tuple[Any, Static],
 ) -> Proof:
-    ones = one_device(meshes[0])
-    own, bare = (f, ones) if reference is None else (reference, None)
+    one_mesh = one_device(meshes[0])
+    base, bare = (f, one_mesh) if reference is None else (reference, None)
     in_specs, static = options
     # The smaller arguments of a run carry no sharding, so it is taken from the arguments here.
-    options = Tracing(f, ones, in_specs, static).lying(args), static
+    options = Tracing(f, one_mesh, in_specs, static).lying(args), static
     plain = ReadProgram.of(
-        Tracing(own, bare, *options) if bare else Tracing(own, None, static=static, alone=True),
-        ones,
+        Tracing(base, bare, *options) if bare else Tracing(base, None, static=static, alone=True),
+        one_mesh,
         args,
     )
     programs = [
         plain
-        if reference is None and one == ones
-        else ReadProgram.of(Tracing(f, one, *options), one, args, plain)
-        for one in meshes
+        if reference is None and mesh == one_mesh
+        else ReadProgram.of(Tracing(f, mesh, *options), mesh, args, plain)
+        for mesh in meshes
     ]
     rows = [row for program in programs for row in program.compared(plain)]
     numbers = Numbers()
     # A run on a mesh where all is proved would not help the other meshes.
-    parted = [row.mesh for row in rows if row.gaps or row.waits]
-    if run and parted:
+    unproved = [row.mesh for row in rows if row.gaps or row.waits]
+    if run and unproved:
         settled = all(map(decided, rows))
-        numbers = try_numbers(f, args, parted, reference, settled, options)
+        numbers = try_numbers(f, args, unproved, reference, settled, options)
     return judged(f, rows, meshes, programs, numbers, reference)

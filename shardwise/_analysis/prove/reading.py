@@ -66,8 +66,8 @@ class ReadProgram:
         with noting(f"tracing {on}"):
             traced = tracing(args, {})
         doing(f"following each value {on}")
-        known = beside.reading if beside is not None else None
-        return cls(traced, mesh, Reading(traced.program.body, traced.constants, known))
+        reference = beside.reading if beside is not None else None
+        return cls(traced, mesh, Reading(traced.program.body, traced.constants, reference))
 
     @property
     def body(self) -> Body:
@@ -105,9 +105,9 @@ class ReadProgram:
         doing(f"comparing {words(self.mesh)} with one device")
         paths = self.traced.result_paths
         # The program on one device is the reference itself, also where it cannot be followed.
-        found = self.reading.gaps() if self is not plain else [[] for _ in paths]
-        if any(found):
-            found = self.apart(plain, found)
+        gaps = self.reading.gaps() if self is not plain else [[] for _ in paths]
+        if any(gaps):
+            gaps = self.apart(plain, gaps)
         waits = bool(self.sites)
         passed_on = frozenset(
             axis
@@ -116,14 +116,14 @@ class ReadProgram:
             for axis in op.axes
         )
         return [
-            Row(path, self.mesh, own, waits, passed_on)
-            for path, own in zip(paths, found, strict=True)
+            Row(path, self.mesh, row_gaps, waits, passed_on)
+            for path, row_gaps in zip(paths, gaps, strict=True)
         ]
 
     def apart(self, plain: ReadProgram, found: list[list[Gap]]) -> list[list[Gap]]:
         """Compare results that are not proved again, with the devices along one axis kept apart."""
         followed: set[Axis | None] = set()
-        left = Left(ALL)
+        budget = Left(ALL)
         for axis, entirely in self._ways():
             if not any(found) or axis in followed:
                 continue
@@ -131,18 +131,18 @@ class ReadProgram:
                 return [_left(old, None) if old else old for old in found]
             doing(f"following each device of {words(self.mesh)} by itself")
             if not entirely:
-                found = self._in_turns(plain, found, axis, left)
+                found = self._in_turns(plain, found, axis, budget)
                 if not any(found):
                     return found
             base = read_apart(plain.body, plain.constants, None)
-            own = base and read_apart(self.body, self.constants, axis, base, entirely)
-            if base and own:
-                rows = list(zip(found, base.results, own.results, strict=True))
+            reading = base and read_apart(self.body, self.constants, axis, base, entirely)
+            if base and reading:
+                rows = list(zip(found, base.results, reading.results, strict=True))
                 found = [
-                    _left(old, same(want, got, left)) if old else old for old, want, got in rows
+                    _left(old, same(want, got, budget)) if old else old for old, want, got in rows
                 ]
                 rest = [got for old, (_, _, got) in zip(found, rows, strict=True) if old]
-                if not any(has_mistakes(own, got) for got in rest):
+                if not any(has_mistakes(reading, got) for got in rest):
                     followed.add(axis)  # keeping more apart would not help
             else:
                 found = [_left(old, None) if old else old for old in found]
@@ -155,10 +155,10 @@ class ReadProgram:
         if not any(isinstance(op, Scan) for op in walk(self.body.ops)):
             return found
         base = read_apart(plain.body, plain.constants, None, in_turns=True)
-        own = base and read_apart(self.body, self.constants, axis, base, in_turns=True)
-        if not base or not own:
+        reading = base and read_apart(self.body, self.constants, axis, base, in_turns=True)
+        if not base or not reading:
             return found
-        rows = zip(found, base.results, own.results, strict=True)
+        rows = zip(found, base.results, reading.results, strict=True)
         return [[] if old and same_in_turns(want, got, left) else old for old, want, got in rows]
 
     def _ways(self) -> Iterator[tuple[Axis | None, bool]]:
@@ -166,12 +166,12 @@ class ReadProgram:
         if math.prod(self.mesh.shape.values()) == 1:
             yield None, False
             return
-        spoken = [axis for axis in speaks_of(self.body) if axis.size <= FEW]
-        yield from ((axis, False) for axis in spoken)
-        others = [axis for axis in axes_of(self.mesh).values() if axis not in spoken]
+        used = [axis for axis in speaks_of(self.body) if axis.size <= FEW]
+        yield from ((axis, False) for axis in used)
+        others = [axis for axis in axes_of(self.mesh).values() if axis not in used]
         small = [axis for axis in others if 1 < axis.size <= FEW]
         small = [axis for axis in small if axis.size * self.operations <= SHORT]
-        yield from ((axis, True) for axis in (*spoken, *small))
+        yield from ((axis, True) for axis in (*used, *small))
 
 
 def _left(found: list[Gap], same: bool | None) -> list[Gap]:

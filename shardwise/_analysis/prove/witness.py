@@ -67,13 +67,13 @@ def _work_of(op: Op, devices: int) -> int:
     if any(size > MEMORY for size in sizes):
         raise Unaffordable
     times = op.length if isinstance(op, Scan) else 1
-    own = sum(sizes)
+    work = sum(sizes)
     if isinstance(op, Leaf) and op.name == "dot_general":
         ((contracted, _), _) = op.params["dimension_numbers"]
-        own *= math.prod(_shape(op.ins[0])[d] for d in contracted)
+        work *= math.prod(_shape(op.ins[0])[d] for d in contracted)
     if isinstance(op, Leaf) and op.name == "conv_general_dilated":
-        own *= max(1, math.prod(_shape(op.ins[1])))
-    return own + times * sum(_work(body, devices) for body in op.bodies)
+        work *= max(1, math.prod(_shape(op.ins[1])))
+    return work + times * sum(_work(body, devices) for body in op.bodies)
 
 
 def _shape(atom: Atom) -> tuple[int, ...]:
@@ -125,17 +125,17 @@ def differing(
     in_specs: Any = None,
 ) -> frozenset[str] | None:
     """Return the paths of results that differ on a small instance; None if none can be run."""
-    ones = one_device(mesh)
+    one_mesh = one_device(mesh)
     for smaller in instances(args):
         try:
             traced = Tracing(f, mesh, in_specs)(smaller, {})
-            plain = Tracing(f, ones, in_specs)(smaller, {}) if reference is None else None
-            if not affordable(traced, mesh) or not (plain is None or affordable(plain, ones)):
+            plain = Tracing(f, one_mesh, in_specs)(smaller, {}) if reference is None else None
+            if not affordable(traced, mesh) or not (plain is None or affordable(plain, one_mesh)):
                 continue
             drawn = _drawn(smaller)
             got = jax.tree.leaves(jax.jit(simulate(f, mesh=mesh, in_specs=in_specs))(*drawn))
-            own = simulate(f, mesh=ones, in_specs=in_specs) if reference is None else reference
-            want = jax.tree.leaves(jax.jit(own)(*drawn))
+            base = simulate(f, mesh=one_mesh, in_specs=in_specs) if reference is None else reference
+            want = jax.tree.leaves(jax.jit(base)(*drawn))
         except (ShardwiseError, TypeError, ValueError, AssertionError, RuntimeError, MemoryError):
             continue
         rows = zip(traced.result_paths, got, want, strict=True)

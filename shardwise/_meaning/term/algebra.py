@@ -171,9 +171,9 @@ def elementwise(name: str, params: Any, kids: Sequence[Scaled], shape: Shape) ->
     if name in FOLDED and all(is_one(t) for _, t in kids):
         return full((FOLDED[name](*(c for c, _ in kids)), ONE), shape)
     if logical:
-        for (c, t), other in ((kids[0], kids[1]), (kids[1], kids[0])):
+        for (c, t), rest in ((kids[0], kids[1]), (kids[1], kids[0])):
             if is_one(t) and c in (0, 1):
-                return other if bool(c) == (name == "and") else full((c, ONE), shape)
+                return rest if bool(c) == (name == "and") else full((c, ONE), shape)
     return _hoisted(name, params, kids, shape, 1)
 
 

@@ -47,10 +47,10 @@ def make(op: str, params: Any, kids: Sequence[Scaled], shape: Shape) -> Term:
     """Return the unique term with this operation and these operands."""
     spend(1 + sum(length(coef) for coef, _ in kids))
     key = (op, params, tuple(kids), shape)
-    found = _KNOWN.get(key)
-    if found is None:
-        found = _KNOWN[key] = Term(op, params, key[2], shape)
-    return found
+    term = _KNOWN.get(key)
+    if term is None:
+        term = _KNOWN[key] = Term(op, params, key[2], shape)
+    return term
 
 
 def symbol(*name: Any, shape: Shape) -> Scaled:

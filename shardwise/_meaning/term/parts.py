@@ -45,13 +45,13 @@ def reduce(name: str, x: Scaled, axes: Iterable[int]) -> Scaled:
         return reduce(name, inner, [keep.index(d) for d in axes - alike])
     if t.op == "bcast" and axes <= {*t.params} and counted:
         inner = reduce(name, (coef, t.kids[0][1]), [t.params.index(d) for d in axes])
-        left = [d for d in range(len(t.shape)) if d not in axes]
-        places = [left.index(d) for d in t.params if d not in axes]
+        kept = [d for d in range(len(t.shape)) if d not in axes]
+        places = [kept.index(d) for d in t.params if d not in axes]
         return bcast(inner, shape, places)
     if t.op == "transpose":
         inner = reduce(name, (coef, t.kids[0][1]), [t.params[d] for d in axes])
-        left = [t.params[d] for d in range(len(t.shape)) if d not in axes]
-        return transpose(inner, [sorted(left).index(d) for d in left])
+        kept = [t.params[d] for d in range(len(t.shape)) if d not in axes]
+        return transpose(inner, [sorted(kept).index(d) for d in kept])
     if t.op == "reshape" and len(axes) == len(t.shape):
         return reduce(name, (coef, t.kids[0][1]), range(len(t.kids[0][1].shape)))
     if t.op == "reshape":
@@ -61,8 +61,8 @@ def reduce(name: str, x: Scaled, axes: Iterable[int]) -> Scaled:
     nests = name == "sum" or (name in ("max", "min") and coef > 0) or coef == 1
     if t.op == f"reduce_{name}" and nests:
         inside = t.kids[0][1]
-        left = [d for d in range(len(inside.shape)) if d not in t.params]
-        whole = {*t.params, *(left[d] for d in axes)}
+        kept = [d for d in range(len(inside.shape)) if d not in t.params]
+        whole = {*t.params, *(kept[d] for d in axes)}
         return reduce(name, (tidy(coef * t.kids[0][0]), inside), whole)
     outside = coef if name == "sum" else 1
     inner = (1, t) if name == "sum" else (coef, t)
@@ -71,13 +71,13 @@ def reduce(name: str, x: Scaled, axes: Iterable[int]) -> Scaled:
 
 def _before_reshape(t: Term, axes: set[int]) -> list[int] | None:
     """Return the dimensions that a reshape turns into `axes` and no others, else None."""
-    found: list[int] = []
+    dims: list[int] = []
     for old, new in matched(t.kids[0][1].shape, t.shape) or ():
-        own = axes.intersection(new)
-        if own and own != {d for d in new if t.shape[d] != 1 or d in axes}:
+        reduced = axes.intersection(new)
+        if reduced and reduced != {d for d in new if t.shape[d] != 1 or d in axes}:
             return None
-        found += old if own else []
-    return found or None
+        dims += old if reduced else []
+    return dims or None
 
 
 def cut(x: Scaled, d: int, start: int, size: int, stride: int = 1) -> Scaled:
@@ -108,24 +108,24 @@ def cut(x: Scaled, d: int, start: int, size: int, stride: int = 1) -> Scaled:
     if t.op == "concatenate" and t.params == d and stride == 1:
         return _cut_pieces(x, d, start, size, shape)
     if t.op == "pad" and len(t.kids) == 1 and stride == 1:
-        found = _cut_padding(x, d, start, size, shape)
-        if found is not None:
-            return found
+        result = _cut_padding(x, d, start, size, shape)
+        if result is not None:
+            return result
     if t.op == "reshape" and stride == 1:
-        found = _cut_reshape(t, d, start, size, shape)
-        if found is not None:
-            return coef, found
+        result = _cut_reshape(t, d, start, size, shape)
+        if result is not None:
+            return coef, result
     return coef, make("slice", (d, start, stride), ((1, t),), shape)
 
 
 def _cut_pieces(x: Scaled, d: int, start: int, size: int, shape: Shape) -> Scaled:
     coef, t = x
-    pieces, at = [], 0
+    pieces, offset = [], 0
     for c, kid in t.kids:
-        low, high = max(start, at), min(start + size, at + kid.shape[d])
+        low, high = max(start, offset), min(start + size, offset + kid.shape[d])
         if low < high:
-            pieces.append(cut((tidy(coef * c), kid), d, low - at, high - low))
-        at += kid.shape[d]
+            pieces.append(cut((tidy(coef * c), kid), d, low - offset, high - low))
+        offset += kid.shape[d]
     return concatenate(pieces, d, shape)
 
 
@@ -143,7 +143,7 @@ def _cut_padding(x: Scaled, d: int, start: int, size: int, shape: Shape) -> Scal
         cut((coef, inner), d, low - first, high - low),
         zero((*shape[:d], start + size - high, *shape[d + 1 :])),
     ]
-    return concatenate([one for one in pieces if one[1].shape[d]], d, shape)
+    return concatenate([piece for piece in pieces if piece[1].shape[d]], d, shape)
 
 
 def _cut_reshape(t: Term, d: int, start: int, size: int, shape: Shape) -> Term | None:
@@ -165,9 +165,9 @@ def concatenate(pieces: Sequence[Scaled], d: int, shape: Shape) -> Scaled:
         else:
             flat.append((coef, t))
     joined: list[Scaled] = []
-    for one in flat:
-        both = _neighbours(joined[-1], one, d) if joined else None
-        joined = [*joined[:-1], both] if both is not None else [*joined, one]
+    for piece in flat:
+        merged = _neighbours(joined[-1], piece, d) if joined else None
+        joined = [*joined[:-1], merged] if merged is not None else [*joined, piece]
     if len(joined) == 1:
         return joined[0]
     lead = next((c for c, _ in joined if c), 0)
@@ -182,18 +182,20 @@ def _behind(lead: Coef, d: int) -> Made:
 
 def _neighbours(a: Scaled, b: Scaled, d: int) -> Scaled | None:
     """Return two pieces merged, if they are adjacent in one array."""
-    (coef, s), (other, t) = a, b
+    (coef, s), (factor, t) = a, b
     size = s.shape[d] + t.shape[d]
-    if not coef and not other:
+    if not coef and not factor:
         return zero((*s.shape[:d], size, *s.shape[d + 1 :]))
-    if coef != other:
+    if coef != factor:
         return None
     if s.op == t.op == "bcast" and s.params == t.params and s.kids == t.kids and d not in s.params:
         return coef, make("bcast", s.params, s.kids, (*s.shape[:d], size, *s.shape[d + 1 :]))
     if s.op == t.op == "bcast" and s.params == t.params and d in s.params:
-        both = _neighbours((1, s.kids[0][1]), (1, t.kids[0][1]), s.params.index(d))
+        merged = _neighbours((1, s.kids[0][1]), (1, t.kids[0][1]), s.params.index(d))
         shape = (*s.shape[:d], size, *s.shape[d + 1 :])
-        return None if both is None else bcast((tidy(coef * both[0]), both[1]), shape, s.params)
+        return (
+            None if merged is None else bcast((tidy(coef * merged[0]), merged[1]), shape, s.params)
+        )
     if not (s.op == t.op == "slice" and s.kids == t.kids and s.params[0] == t.params[0] == d):
         return None
     if s.params[2] != 1 or t.params != (d, s.params[1] + s.shape[d], 1):

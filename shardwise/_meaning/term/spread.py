@@ -91,9 +91,9 @@ def reshape(x: Scaled, shape: Shape) -> Scaled:
     if t.op == "bcast" and math.prod(t.shape) == math.prod(t.kids[0][1].shape):
         return reshape((coef, t.kids[0][1]), shape)
     if t.op == "bcast":
-        found = _reshape_spread(t, shape)
-        if found is not None:
-            return coef, found
+        result = _reshape_spread(t, shape)
+        if result is not None:
+            return coef, result
     core = tuple(size for size in shape if size != 1)
     inner = t if t.shape == core else make("reshape", (), ((1, t),), core)
     return bcast((coef, inner), shape, tuple(d for d, size in enumerate(shape) if size != 1))
@@ -106,10 +106,10 @@ def _reshape_spread(t: Term, shape: Shape) -> Term | None:
         return None
     inner, sizes, places = t.kids[0][1], [], []
     for old, new in groups:
-        own = [d for d in old if d in t.params]
-        if not own:
+        dims = [d for d in old if d in t.params]
+        if not dims:
             continue
-        if [t.shape[d] for d in old if t.shape[d] != 1] != [t.shape[d] for d in own]:
+        if [t.shape[d] for d in old if t.shape[d] != 1] != [t.shape[d] for d in dims]:
             return None
         real = [d for d in new if shape[d] != 1]
         sizes += [shape[d] for d in real]
@@ -123,19 +123,19 @@ def matched(old: Shape, new: Shape) -> list[tuple[list[int], list[int]]] | None:
         return None
     groups, i, j = [], 0, 0
     while i < len(old) or j < len(new):
-        left, right, a, b = [], [], 1, 1
+        before, after, a, b = [], [], 1, 1
         while True:
-            if a <= b and i < len(old) and (a < b or not left):
-                a, left, i = a * old[i], [*left, i], i + 1
-            elif j < len(new) and (b < a or not right):
-                b, right, j = b * new[j], [*right, j], j + 1
+            if a <= b and i < len(old) and (a < b or not before):
+                a, before, i = a * old[i], [*before, i], i + 1
+            elif j < len(new) and (b < a or not after):
+                b, after, j = b * new[j], [*after, j], j + 1
             else:
                 break
         if a != b:
             return None
         while i < len(old) and old[i] == 1 and j == len(new):
-            left, i = [*left, i], i + 1
-        groups.append((left, right))
+            before, i = [*before, i], i + 1
+        groups.append((before, after))
     return groups
 
 

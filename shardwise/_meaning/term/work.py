@@ -26,15 +26,15 @@ _LEFT: contextvars.ContextVar[Left | None] = contextvars.ContextVar("left", defa
 @contextlib.contextmanager
 def at_most(work: int, of: Left | None = None) -> Iterator[None]:
     """Raise `TooMuch` after this much work inside, or more than is left `of` the shared budget."""
-    given = work if of is None else min(work, of.work)
-    own = Left(given)
-    token = _LEFT.set(own)
+    limit = work if of is None else min(work, of.work)
+    budget = Left(limit)
+    token = _LEFT.set(budget)
     try:
         yield
     finally:
         _LEFT.reset(token)
         if of is not None:
-            of.work -= given - max(own.work, 0)
+            of.work -= limit - max(budget.work, 0)
 
 
 _UNTIL: contextvars.ContextVar[float | None] = contextvars.ContextVar("until", default=None)
@@ -64,9 +64,9 @@ def late() -> bool:
 
 def spend(work: int) -> None:
     """Count work, if a limit is set."""
-    left = _LEFT.get()
-    if left is not None:
-        before = left.work // OFTEN
-        left.work -= work
-        if left.work < 0 or (left.work // OFTEN != before and late()):
+    budget = _LEFT.get()
+    if budget is not None:
+        before = budget.work // OFTEN
+        budget.work -= work
+        if budget.work < 0 or (budget.work // OFTEN != before and late()):
             raise TooMuch
