@@ -50,10 +50,10 @@ def _keep(reading: int) -> None:
     nothing = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
         os.dup2(nothing, stream)
-    for held in _descriptors():
-        if held > 2 and held != reading:
+    for descriptor in _descriptors():
+        if descriptor > 2 and descriptor != reading:
             with contextlib.suppress(OSError):
-                os.close(held)
+                os.close(descriptor)
     groups: set[int] = set()
     with os.fdopen(reading) as lines:
         for line in lines:
