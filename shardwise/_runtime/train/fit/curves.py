@@ -101,9 +101,11 @@ def _spread(count: int) -> np.ndarray:
 def stretches(steps: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return middle, least and greatest value of each interval; skip those that are not finite."""
     parts = np.array_split(np.arange(len(steps)), min(STRETCHES, len(steps)))
-    found = [(steps[part].mean(), values[part][np.isfinite(values[part])]) for part in parts]
-    kept = [(at, some.min(), some.max()) for at, some in found if some.size]
-    at, low, high = (np.array(column) for column in zip(*kept, strict=True)) if kept else [[]] * 3
+    intervals = [(steps[part].mean(), values[part][np.isfinite(values[part])]) for part in parts]
+    ranges = [(at, finite.min(), finite.max()) for at, finite in intervals if finite.size]
+    at, low, high = (
+        (np.array(column) for column in zip(*ranges, strict=True)) if ranges else [[]] * 3
+    )
     return np.asarray(at), np.asarray(low), np.asarray(high)
 
 

@@ -40,23 +40,23 @@ class Team:
     def training(self) -> Iterator[Signals]:
         """Run the block with errors and signals shared between the processes."""
         if not self.shared:
-            with listen("fit") as heard:
-                yield heard
+            with listen("fit") as received:
+                yield received
             return
-        heard = Signals()
-        with others.together("sw.fit"), stand_in(heard), signals.listening():
-            yield heard
+        received = Signals()
+        with others.together("sw.fit"), stand_in(received), signals.listening():
+            yield received
 
     def agree(self, **settings: Any) -> None:
         """Raise if the processes were called with different arguments."""
         if not self.shared:
             return
-        found = others.gather_json(settings, "fit")
-        for number, one in enumerate(found):
-            for name, value in one.items():
-                if value != found[0][name]:
+        calls = others.gather_json(settings, "fit")
+        for number, call in enumerate(calls):
+            for name, value in call.items():
+                if value != calls[0][name]:
                     raise ShardingError(
-                        f"{name} is {found[0][name]} in process 0 and {value} in process {number}",
+                        f"{name} is {calls[0][name]} in process 0 and {value} in process {number}",
                         where="sw.fit on several processes",
                         rule="All processes take the same steps.",
                         remedy=f"the same {name} everywhere.",
@@ -97,17 +97,17 @@ class Team:
         """Return the checkpoint to resume from, which process 0 chooses for all."""
         if not self.shared:
             return store.resume(like)
-        found = store.resume(like) if self.first else None
+        checkpoint = store.resume(like) if self.first else None
         chosen = others.spread_json(
-            None if found is None else [found.step, found.seal, found.position],
+            None if checkpoint is None else [checkpoint.step, checkpoint.seal, checkpoint.position],
             "the step to go on from",
         )
         if chosen is None:
             return None
         step, seal, position = chosen
-        if found is None:
-            found = store.read(step, like, seal)
-        return Restored(step, found.arrays, self._own_position(position))
+        if checkpoint is None:
+            checkpoint = store.read(step, like, seal)
+        return Restored(step, checkpoint.arrays, self._own_position(position))
 
     def _own_position(self, position: dict[str, Any]) -> dict[str, Any]:
         """Return the position in the data of this process, from those of all processes."""
@@ -119,7 +119,7 @@ class Team:
             each = [position]
         if len(each) == others.count():
             return {**each[others.index()], **row}
-        if any(one["state"] is not None for one in each) or len({o["drawn"] for o in each}) > 1:
+        if any(entry["state"] is not None for entry in each) or len({o["drawn"] for o in each}) > 1:
             raise ShardingError(
                 f"the checkpoint was written by {len(each)} processes with data of their own, "
                 f"there are {others.count()} now",

@@ -44,16 +44,16 @@ class Statistics:
         self, loss: Any, layout: Layout, params: Any, state: Any, batch: Any, padded: bool
     ) -> None:
         """Raise if the result of a loss would depend on how the batch is split."""
-        whole = self.mode == "batch"
+        by_batch = self.mode == "batch"
         split = layout.accumulate > 1
-        if not (padded or (whole and (split or jax.tree.leaves(state)))):
+        if not (padded or (by_batch and (split or jax.tree.leaves(state)))):
             return
         effects = _effects(loss, layout, params, state, batch, padded)
-        if whole and effects.varying:
+        if by_batch and effects.varying:
             raise _varies(effects.varying[0], layout)
         if padded and (effects.mixed or effects.collective):
             raise _padded(_coupling(effects.mixed, effects.collective), layout)
-        if whole and split and (effects.changed or effects.collective):
+        if by_batch and split and (effects.changed or effects.collective):
             raise _split_further(_coupling(effects.changed, effects.collective), layout)
 
 
@@ -108,13 +108,13 @@ def _effects(
         )
 
     shapes = shapes_of((params, state))
-    given = rows, jax.eval_shape(lambda: jax.random.key(0))  # padding has keys as well
+    inputs = rows, jax.eval_shape(lambda: jax.random.key(0))  # padding has keys as well
     try:
         with virtually(mesh):  # a separate program, even inside another trace
-            ops = trace(program, *shapes, *given)[0].body
+            ops = trace(program, *shapes, *inputs)[0].body
             mixing = [False] * len(unchanged)
             if padded and not all(unchanged):
-                mixing = dependents(lambda given, p, s: program(p, s, *given)[0], given, *shapes)
+                mixing = dependents(lambda inputs, p, s: program(p, s, *inputs)[0], inputs, *shapes)
     except UnsupportedError as error:
         raise UnsupportedError(
             f"it is unknown whether its statistics are those of the whole batch: {error}",
