@@ -283,7 +283,7 @@ def _goes_back(step: Step) -> bool:
 
 
 def _within(coordinate: Mapping[str, int], one: Mapping[str, int]) -> bool:
-    return all(one.get(name, at) == at for name, at in coordinate.items())
+    return all(one.get(name, position) == position for name, position in coordinate.items())
 
 
 def _on_line(step: Step, line: int | str | None) -> bool:

@@ -20,7 +20,7 @@ def with_results(seen: Sequence[Seen], body: Body, uses: Uses) -> list[Seen]:
     """Return the recorded values, with the results of each derivative inserted after it."""
     within = _Within(body)
     added: dict[int, list[Seen]] = {}
-    moved: set[int] = set()
+    replaced: set[int] = set()
     for asked in within.asked:
         for part in within.calls(seen, asked):
             results = _results(seen, part, asked, within, uses)
@@ -34,11 +34,11 @@ def with_results(seen: Sequence[Seen], body: Body, uses: Uses) -> list[Seen]:
                 for i in results
             )
             # A value that is already shown at that line is not shown twice.
-            moved |= {i for i in results if _at(seen[i], asked) and isinstance(seen[i].op, Join)}
+            replaced |= {i for i in results if _at(seen[i], asked) and isinstance(seen[i].op, Join)}
     return [
         entry
         for i, value in enumerate(seen)
-        for entry in (*([] if i in moved else [value]), *added.get(i, ()))
+        for entry in (*([] if i in replaced else [value]), *added.get(i, ()))
     ]
 
 

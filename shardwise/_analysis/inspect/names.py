@@ -120,8 +120,8 @@ def names(seen: Sequence[Seen], uses: Uses) -> list[str]:
     lines were run in between, is a new one. What only a derivative speaks of has no name.
     """
     labels = [""] * len(seen)
-    spoken = [i for i, value in enumerate(seen) if value.var not in uses.kept]
-    for (statement, _), run in itertools.groupby(spoken, lambda i: _statement(seen[i], uses)):
+    forward = [i for i, value in enumerate(seen) if value.var not in uses.kept]
+    for (statement, _), run in itertools.groupby(forward, lambda i: _statement(seen[i], uses)):
         group = [i for i in run if statement is not None and gives(statement, seen[i].op)]
         ops = {id(seen[i].op) for i in group}
         needed = [i for i in group if uses.needed(seen[i].var, ops)]
@@ -131,5 +131,5 @@ def names(seen: Sequence[Seen], uses: Uses) -> list[str]:
 
 
 def _statement(one: Seen, uses: Uses) -> tuple[ast.stmt | None, tuple[int, ...]]:
-    quiet = uses.backward(one.op) or isinstance(one.op, Split)
-    return None if quiet else statement_of(one.op.where), one.around.iteration
+    unnamed = uses.backward(one.op) or isinstance(one.op, Split)
+    return None if unnamed else statement_of(one.op.where), one.around.iteration

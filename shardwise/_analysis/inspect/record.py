@@ -84,8 +84,8 @@ class Recorder:
             site = watch.sites[int(trouble.site) - 1]
             error = explain_trouble(watch.sites, int(trouble.site), np.asarray(trouble.ways))
             self.deadlock = str(error)
-            holds = (i for i, op in enumerate(body.ops) if op is site or site in walk([op]))
-            end = next(holds, end)
+            blocked = (i for i, op in enumerate(body.ops) if op is site or site in walk([op]))
+            end = next(blocked, end)
         env: Env = dict(zip(body.ins, ins, strict=True))
         for op, outs in zip(body.ops[:end], results, strict=False):
             env.update(zip(op.outs, outs, strict=True))
@@ -126,9 +126,9 @@ class Recorder:
         for count, iteration in enumerate(iterations):
             if self._too_long(op, count, op.length):
                 return
-            now = [_row(value, iteration) for value in xs]
+            slices = [_row(value, iteration) for value in xs]
             outs = self._iteration(
-                op.body, [*consts, *carry, *now], around, count, op.length, watch
+                op.body, [*consts, *carry, *slices], around, count, op.length, watch
             )
             if not outs:
                 return
@@ -348,8 +348,8 @@ def _parts(
     held: tuple[Any, ...], dims: Any, over: Sequence[Axis], var: Var
 ) -> dict[tuple[int, ...], Part]:
     """Return a part for each coordinate along `over`."""
-    now = sorted(dims, key=lambda axis: dims[axis])
-    order = [now.index(axis) for axis in over]
+    axes = sorted(dims, key=lambda axis: dims[axis])
+    order = [axes.index(axis) for axis in over]
     arrays = [_moved(np.asarray(array), order) for array in held]
     return {
         at: _part([np.asarray(array[at]) for array in arrays], var)

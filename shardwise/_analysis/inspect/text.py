@@ -68,13 +68,13 @@ def _head(stop: Stop) -> str:
 def _step(step: Step) -> list[str]:
     saved = ", kept for the backward pass" if step.saved else ""
     partial = " (only some devices come here)" if step.only is not None else ""
-    means = f", {step.meaning}" if step.meaning else ""
-    head = f"  {step.title}: {step.array}{means}{saved}{partial}"
+    meaning = f", {step.meaning}" if step.meaning else ""
+    head = f"  {step.title}: {step.array}{meaning}{saved}{partial}"
     groups = step.groups()
     entries = rows(step, groups[:ROWS])
     if not step.over:
-        mark = "all devices" if step.kind != "result" else "result"
-        return [head, *(f"    {mark}  {row}" for _, row in entries)]
+        owner = "all devices" if step.kind != "result" else "result"
+        return [head, *(f"    {owner}  {row}" for _, row in entries)]
     width = max((len(devices) for devices, _ in entries), default=0)
     lines = [f"    {devices:<{width}}  {row}" for devices, row in entries]
     if len(groups) > ROWS:

@@ -94,8 +94,8 @@ class Lanes:
         Args:
             parts: For each lane, the same array on each of its devices.
         """
-        rows, *rest = parts[0][0].shape
-        shape = (rows * len(parts), *rest)
+        rows, *dims = parts[0][0].shape
+        shape = (rows * len(parts), *dims)
         arrays = [array for part in parts for array in part]
         return jax.make_array_from_single_device_arrays(shape, self.split, arrays)
 

@@ -182,12 +182,12 @@ def _packed(steps: list[Step]) -> bytes:
 
 
 def _unpacked(data: bytes) -> Any:
-    at = 0
-    while at < len(data):
-        start, rows, batch, size = _HEAD.unpack_from(data, at)
-        at += _HEAD.size
-        yield Span(start, rows), batch, data[at : at + size]
-        at += size
+    offset = 0
+    while offset < len(data):
+        start, rows, batch, size = _HEAD.unpack_from(data, offset)
+        offset += _HEAD.size
+        yield Span(start, rows), batch, data[offset : offset + size]
+        offset += size
 
 
 def _differ(what: str) -> ShardwiseError:

@@ -339,9 +339,9 @@ class _Run:
 
     def _settle_length(self, journal: Journals) -> None:
         """Record the length of the data, which an iterable reveals at its end, in the journal."""
-        seen = self._source.seen()
-        if seen is not None and seen != self._count:
-            raise _other_length(journal, self._count, str(seen))
+        length = self._source.seen()
+        if length is not None and length != self._count:
+            raise _other_length(journal, self._count, str(length))
         journal.flush()
         journal.note(length=self._count)
 

@@ -228,12 +228,12 @@ def _not_joined(seat: Seat, limit: int, error: Exception) -> ShardwiseError:
     text = str(error).strip()
     lines = text.splitlines() or [type(error).__name__]
     timed_out = "DEADLINE_EXCEEDED" in text or "imed out" in text
-    twice = "ALREADY_EXISTS" in text or "different incarnation" in text
+    duplicate = "ALREADY_EXISTS" in text or "different incarnation" in text
     problem = (
         f"not all of the {seat.processes} processes joined within {limit} s"
         if timed_out
         else f"another process {seat.process} has joined already"
-        if twice
+        if duplicate
         else lines[0]
     )
     return ShardwiseError(

@@ -211,8 +211,8 @@ class News:
         self._take(words, scope, end)
         heard_at = time.monotonic()
         while not self._leaving.wait(EVERY / 5):
-            freed = end is not None and self._raised_at is None and not self._waits_in(end)
-            if freed or not self._is_in(scope):  # it has failed, and somebody caught that
+            resolved = end is not None and self._raised_at is None and not self._waits_in(end)
+            if resolved or not self._is_in(scope):  # it has failed, and somebody caught that
                 self._words, self._raised_at, self.left = "", None, ""
                 self._heard.clear()
                 return
@@ -277,7 +277,7 @@ class News:
     def _await_ends(self) -> None:
         """Wait until all processes have ended, longer than JAX's own exit would wait."""
         started, notice, pause = time.monotonic(), NOTICE, EVERY / 50
-        while (waited := time.monotonic() - started) < ALONE:
+        while (elapsed := time.monotonic() - started) < ALONE:
             try:
                 rows = self._client.key_value_dir_get(f"{ROOT}/news/ended/job/")
             except Exception:
@@ -291,12 +291,12 @@ class News:
             if self._heard.is_set():
                 self._give_up()
             ended = {end.process for end in ends}
-            if waited > notice:
+            if elapsed > notice:
                 notice *= AGAIN
                 # A launcher says it itself.
                 if self._own == min(ended, default=-1) and not report.is_heard():
                     running = {*range(self._total)} - ended
-                    message = still_running(ended, running, waited)
+                    message = still_running(ended, running, elapsed)
                     print(f"shardwise: {message}", file=sys.stderr, flush=True)
             time.sleep(pause)
             pause = min(2 * pause, EVERY)

@@ -127,11 +127,11 @@ def gather(value: bytes, where: str) -> list[bytes]:
     parts = collect(value, where)
     joined = None if parts is None else b"".join(len(p).to_bytes(8, "big") + p for p in parts)
     data = spread(joined, where)
-    values, at = [], 0
-    while at < len(data):
-        size = int.from_bytes(data[at : at + 8], "big")
-        values.append(data[at + 8 : at + 8 + size])
-        at += 8 + size
+    values, offset = [], 0
+    while offset < len(data):
+        size = int.from_bytes(data[offset : offset + 8], "big")
+        values.append(data[offset + 8 : offset + 8 + size])
+        offset += 8 + size
     return values
 
 
@@ -192,8 +192,8 @@ def _put(name: str, value: bytes) -> None:
     client = _jax.distributed_client()
     pieces = range(0, len(value), _CHUNK)
     client.key_value_set_bytes(f"{name}/size", str(len(pieces)).encode())
-    for k, at in enumerate(pieces):
-        client.key_value_set_bytes(f"{name}/{k}", value[at : at + _CHUNK])
+    for k, start in enumerate(pieces):
+        client.key_value_set_bytes(f"{name}/{k}", value[start : start + _CHUNK])
 
 
 def _get(name: str, of: int, where: str) -> bytes:

@@ -45,7 +45,7 @@ def require_shared(folder: str | os.PathLike[str], where: str) -> None:
     if others.is_first():
         with contextlib.suppress(OSError):
             (folder / name["token"]).unlink()
-    blind = [f"process {k} on {host}" for k, (host, sees) in enumerate(answers) if not sees]
+    blind = [f"process {k} on {host}" for k, (host, visible) in enumerate(answers) if not visible]
     if blind:
         raise ShardwiseError(
             f"{', '.join(blind)} cannot see what process 0 on {answers[0][0]} writes there.",

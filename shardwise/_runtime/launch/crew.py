@@ -51,11 +51,11 @@ class Crew:
 
     def start(self, attempt: int, coordinator: str, total: int, first: int) -> None:
         """Start all processes of this machine, numbered from `first`."""
-        dealt = deal_devices(self._job)
+        visible = deal_devices(self._job)
         for k in range(self._job.processes):
             env = self._environment(attempt, coordinator, total, first + k)
-            if dealt is not None:
-                env["CUDA_VISIBLE_DEVICES"] = dealt[k]
+            if visible is not None:
+                env["CUDA_VISIBLE_DEVICES"] = visible[k]
             self._spawn(first + k, attempt, env)
 
     def signal(self, number: int) -> None:
@@ -180,11 +180,11 @@ class Crew:
         """Wait until a process has ended, without reaping it; report when it is stopped."""
         changes = os.WSTOPPED | os.WCONTINUED
         while True:
-            seen = os.waitid(os.P_PID, pid, os.WEXITED | changes | os.WNOWAIT)
-            if seen is None or seen.si_code not in (os.CLD_STOPPED, os.CLD_CONTINUED):
+            status = os.waitid(os.P_PID, pid, os.WEXITED | changes | os.WNOWAIT)
+            if status is None or status.si_code not in (os.CLD_STOPPED, os.CLD_CONTINUED):
                 return
             os.waitid(os.P_PID, pid, changes | os.WNOHANG)  # it is seen, and not seen again
-            continued = seen.si_code == os.CLD_CONTINUED
+            continued = status.si_code == os.CLD_CONTINUED
             self._events.put(Paused(number, self._host, continued))
 
 

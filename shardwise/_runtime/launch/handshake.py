@@ -135,8 +135,8 @@ def _other_version(protocol: Any) -> str:
 
 def _unproved(secret: bytes, answer: dict[str, Any], nonce: str) -> str:
     signed = {name: value for name, value in answer.items() if name != "proof"}
-    right = _mac(secret, "follow", nonce + _canonical(signed))
-    if _same(answer["proof"], right):
+    expected = _mac(secret, "follow", nonce + _canonical(signed))
+    if _same(answer["proof"], expected):
         return ""
     hint = "" if secret else f"; the launcher of machine 0 has none (--secret-file, {VARIABLE})"
     return f"its job secret is another one{hint}"

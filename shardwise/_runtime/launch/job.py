@@ -118,8 +118,8 @@ def deal_devices(job: Job) -> list[str] | None:
             "Each process has as many accelerators as the others.",
             f"--processes {len(gpus)}, or --devices N for virtual CPU devices",
         )
-    each = len(gpus) // job.processes
-    return [",".join(gpus[k * each : (k + 1) * each]) for k in range(job.processes)]
+    count = len(gpus) // job.processes
+    return [",".join(gpus[k * count : (k + 1) * count]) for k in range(job.processes)]
 
 
 def parse_address(text: str) -> tuple[str, int]:

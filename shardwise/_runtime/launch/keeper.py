@@ -47,9 +47,9 @@ def _keep(reading: int) -> None:
     os.setsid()  # Ctrl-C is not meant for this process
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    nothing = os.open(os.devnull, os.O_RDWR)
+    devnull = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
-        os.dup2(nothing, stream)
+        os.dup2(devnull, stream)
     for descriptor in _descriptors():
         if descriptor > 2 and descriptor != reading:
             with contextlib.suppress(OSError):

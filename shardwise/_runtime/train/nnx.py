@@ -232,10 +232,10 @@ def _split(streams: Any, place: Place) -> Any:
     new = {}
     for path, variable in flat.items():
         if isinstance(variable, nnx.RngKey):
-            mix = split
+            split_all = split
             for _ in range(variable[...].ndim):
-                mix = jax.vmap(mix)
-            value = mix(variable[...], flat[(*path[:-1], "count")][...])
+                split_all = jax.vmap(split_all)
+            value = split_all(variable[...], flat[(*path[:-1], "count")][...])
         else:
             value = jnp.zeros_like(variable[...])
         new[path] = variable.replace(value)

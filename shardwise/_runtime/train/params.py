@@ -351,10 +351,12 @@ def _check_kept(name: str, old: Any, new: Any) -> None:
             jax.tree_util.keystr(p, simple=True, separator="."): jnp.shape(x) for p, x in leaves
         }
 
-    was, now = shapes(old), shapes(new)
-    if was != now:
-        first = min(key for key in {*was, *now} if was.get(key) != now.get(key))
-        shape = [list(x[first]) if first in x else "not there" for x in (was, now)]
+    old_shapes, new_shapes = shapes(old), shapes(new)
+    if old_shapes != new_shapes:
+        first = min(
+            key for key in {*old_shapes, *new_shapes} if old_shapes.get(key) != new_shapes.get(key)
+        )
+        shape = [list(x[first]) if first in x else "not there" for x in (old_shapes, new_shapes)]
         raise ShardingError(
             f"{name}.{first} was {shape[0]} before it and is {shape[1]} after it",
             where="the loss",

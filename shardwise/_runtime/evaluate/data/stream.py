@@ -258,7 +258,7 @@ def fit(leaf: Any, row: Row, batch: int, rounded: set[str] | None = None) -> Any
 def _converted(leaf: np.ndarray, row: Row, rounded: set[str]) -> np.ndarray:
     """Convert rows to the device dtype; raise for overflow, record rounding."""
     converted = convert(leaf, row.dtype, row.label)
-    unnoted = leaf.dtype.kind == "f" and row.label not in rounded
-    if unnoted and np.any((converted != leaf) & np.isfinite(leaf)):
+    unrecorded = leaf.dtype.kind == "f" and row.label not in rounded
+    if unrecorded and np.any((converted != leaf) & np.isfinite(leaf)):
         rounded.add(row.label)
     return converted

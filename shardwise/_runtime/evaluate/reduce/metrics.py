@@ -203,7 +203,7 @@ def check_rows(once: dict[str, Any], twice: dict[str, Any], batch: int) -> None:
         if not (isinstance(metric, Reduction) and isinstance(single, Reduction)):
             continue
         if single.values.shape[1:] != metric.values.shape[1:]:
-            shapes = [list(each.values.shape) for each in (single, metric)]
+            shapes = [list(reduction.values.shape) for reduction in (single, metric)]
             raise ShardingError(
                 f"{name!r} has shape {shapes[0]} for {batch} rows and {shapes[1]} for {2 * batch}.",
                 where="fn",

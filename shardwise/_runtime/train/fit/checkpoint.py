@@ -290,9 +290,9 @@ class Checkpoints:
                 f"checkpoint {step} is {error.kind} ({error}); it is kept as {path.name}"
             )
         damaged = [step for step, error in unusable.items() if error.kind == "damaged"]
-        repeat = f": {max(damaged) - taken} steps are done again" if damaged else ""
+        redone = f": {max(damaged) - taken} steps are done again" if damaged else ""
         warn(
-            f"{self.folder}: {'; '.join(reports)}. The training resumes from step {taken}{repeat}."
+            f"{self.folder}: {'; '.join(reports)}. The training resumes from step {taken}{redone}."
         )
 
     def _none_left(self, unusable: dict[int, Unusable]) -> ShardwiseError:
@@ -315,10 +315,10 @@ def _check_folder(folder: Path, given: str | os.PathLike[str]) -> None:
             rule="Checkpoints are kept in a folder.",
             remedy="name a folder; fit creates it.",
         )
-    strange = [letter for letter in str(folder) if letter in "*?[]\\"]
-    if strange:
+    wildcards = [character for character in str(folder) if character in "*?[]\\"]
+    if wildcards:
         raise ShardingError(
-            f"{str(folder)!r} has a {strange[0]!r} in it",
+            f"{str(folder)!r} has a {wildcards[0]!r} in it",
             where="argument 'checkpoint'",
             rule="Orbax takes * ? [ ] and \\ for patterns, and would write checkpoints "
             "there that cannot be read.",
@@ -334,8 +334,8 @@ def _check_types(record: Record, here: dict[str, str], optimizer: list[str], whe
     problem = f"the state of the optimizer is {record.optimizer} there and {optimizer} here"
     if stored != here:
         name = min(n for n in {*stored, *here} if stored.get(n) != here.get(n))
-        there, now = (types.get(name, "missing") for types in (stored, here))
-        problem = f"{name} is {there} there and {now} here"
+        saved, current = (types.get(name, "missing") for types in (stored, here))
+        problem = f"{name} is {saved} there and {current} here"
     raise ShardingError(
         problem,
         where=where,

@@ -79,8 +79,8 @@ def _draw_panel(axes: Any, title: str, series: dict[str, tuple[np.ndarray, np.nd
         if len(steps) <= STRETCHES:  # with fewer values a band would have no height
             axes.plot(steps, values, color=color, alpha=0.25, linewidth=1, zorder=1)
         else:
-            at, low, high = stretches(steps, values)
-            axes.fill_between(at, low, high, color=color, alpha=0.25, linewidth=0)
+            middle, low, high = stretches(steps, values)
+            axes.fill_between(middle, low, high, color=color, alpha=0.25, linewidth=0)
         mean = running_mean(values, max(2, len(values) // WINDOW))
         thin = _spread(len(steps))
         axes.plot(steps[thin], mean[thin], color=color, label=f"{name}, running mean", zorder=2)
@@ -102,11 +102,11 @@ def stretches(steps: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.nda
     """Return middle, least and greatest value of each interval; skip those that are not finite."""
     parts = np.array_split(np.arange(len(steps)), min(STRETCHES, len(steps)))
     intervals = [(steps[part].mean(), values[part][np.isfinite(values[part])]) for part in parts]
-    ranges = [(at, finite.min(), finite.max()) for at, finite in intervals if finite.size]
-    at, low, high = (
+    ranges = [(middle, finite.min(), finite.max()) for middle, finite in intervals if finite.size]
+    middle, low, high = (
         (np.array(column) for column in zip(*ranges, strict=True)) if ranges else [[]] * 3
     )
-    return np.asarray(at), np.asarray(low), np.asarray(high)
+    return np.asarray(middle), np.asarray(low), np.asarray(high)
 
 
 def running_mean(values: np.ndarray, window: int) -> np.ndarray:

@@ -111,32 +111,39 @@ class Team:
 
     def _own_position(self, position: dict[str, Any]) -> dict[str, Any]:
         """Return the position in the data of this process, from those of all processes."""
-        each = position.pop("processes", None)
+        positions = position.pop("processes", None)
         row = {"row": position["row"]} if "row" in position else {}
         if not self._own:
             return position
-        if each is None:
-            each = [position]
-        if len(each) == others.count():
-            return {**each[others.index()], **row}
-        if any(entry["state"] is not None for entry in each) or len({o["drawn"] for o in each}) > 1:
+        if positions is None:
+            positions = [position]
+        if len(positions) == others.count():
+            return {**positions[others.index()], **row}
+        if (
+            any(entry["state"] is not None for entry in positions)
+            or len({o["drawn"] for o in positions}) > 1
+        ):
             raise ShardingError(
-                f"the checkpoint was written by {len(each)} processes with data of their own, "
+                f"the checkpoint was written by {len(positions)} processes with data of their own, "
                 f"there are {others.count()} now",
                 where="the batches",
                 rule="Readers that split the data by process and store their position resume with "
                 "as many processes as before.",
                 remedy="as many processes as before; or feed='whole', for any number of them.",
             )
-        return {**each[0], **row}  # all have drawn the same number of batches
+        return {**positions[0], **row}  # all have drawn the same number of batches
 
     def position(self, data: Batches) -> dict[str, Any]:
         """Return the position in the data; that of all processes if each has its own."""
         position = data.position()
         if not (self.shared and self._own):
             return position
-        each = others.collect(others.dump(position), "position")
-        return position if each is None else {**position, "processes": [*map(others.load, each)]}
+        collected = others.collect(others.dump(position), "position")
+        return (
+            position
+            if collected is None
+            else {**position, "processes": [*map(others.load, collected)]}
+        )
 
     def asked_to_end(self, heard: Signals, done: int) -> bool:
         """Return whether to end after this many steps, the same on all processes."""

@@ -116,11 +116,11 @@ class Feed:
     def _count(self, rows: int, sharding: NamedSharding) -> jax.Array:
         """Return the number of real rows of each device."""
         ordinal = {place: k for k, place in enumerate(self._places)}
-        real = np.clip(rows - np.arange(len(self._places)) * self._capacity, 0, self._capacity)
+        real_rows = np.clip(rows - np.arange(len(self._places)) * self._capacity, 0, self._capacity)
 
         def count(index: Any) -> np.ndarray:
             places = range(*index[0].indices(len(self._owners)))
-            return real[[ordinal[k] for k in places]].astype(np.int32)
+            return real_rows[[ordinal[k] for k in places]].astype(np.int32)
 
         return jax.make_array_from_callback((len(self._owners),), sharding, count)
 
@@ -200,10 +200,10 @@ def spread(arrays: Any, sharding: NamedSharding) -> Any:
     `jax.device_put` would compare them, too, by sending all of them.
     """
     leaves, structure = jax.tree.flatten(arrays)
-    here = [k for k, leaf in enumerate(leaves) if not _is_elsewhere(leaf)]
-    plain = {k: _plain(leaves[k]) for k in here}
-    if sharding.is_fully_replicated and here:
-        _refuse_unlike([plain[k] for k in here], arrays, here)
+    addressable = [k for k, leaf in enumerate(leaves) if not _is_elsewhere(leaf)]
+    plain = {k: _plain(leaves[k]) for k in addressable}
+    if sharding.is_fully_replicated and addressable:
+        _refuse_unlike([plain[k] for k in addressable], arrays, addressable)
     new = list(leaves)
     for k, leaf in enumerate(leaves):
         if k not in plain:

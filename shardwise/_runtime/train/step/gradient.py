@@ -239,8 +239,8 @@ def _scale(loss: Term, mask: Any, params: Any, axis: str) -> Any:
     is differentiated, and the gradient is multiplied back in float32; by the same number on all
     devices, since the gradient of a loss with collectives contains the losses of other devices.
     """
-    narrow = {leaf.dtype for leaf in [*jax.tree.leaves(params), loss.values]}
-    if loss.weights is None or jnp.dtype(jnp.float16) not in narrow:
+    dtypes = {leaf.dtype for leaf in [*jax.tree.leaves(params), loss.values]}
+    if loss.weights is None or jnp.dtype(jnp.float16) not in dtypes:
         return None
     total = lax.pmax(loss.total(mask), axis)
     return jnp.where(total > 0, total, 1)
@@ -286,15 +286,15 @@ def _refuse_means(
     marks = dependents(values, (batch, place.key))
     scalars = [
         name
-        for (name, term), mark in zip(terms.items(), marks, strict=True)
-        if term.scalar and (mark or name == "loss")
+        for (name, term), varies in zip(terms.items(), marks, strict=True)
+        if term.scalar and (varies or name == "loss")
     ]
     if scalars:
-        several = ", ".join(str(layout.parts * k) for k in (1, 2, 3))
+        multiples = ", ".join(str(layout.parts * k) for k in (1, 2, 3))
         raise ShardingError(
             f"its {scalars[0]!r} is a scalar, and the batch does not divide evenly over {layout}",
             where="the loss",
             rule="The mean of unequal parts' means is not the mean of the batch. With a scalar "
-            f"loss the batch has a multiple of {layout.parts} rows: {several} ...",
+            f"loss the batch has a multiple of {layout.parts} rows: {multiples} ...",
             remedy="return the losses per row, without the mean; then any number of rows will do.",
         )

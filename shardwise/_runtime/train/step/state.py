@@ -17,8 +17,8 @@ def kinds_of(opt_state: Any, params: Any = None) -> list[str]:
         opt_state: The state.
         params: The params; their own types are left out.
     """
-    theirs = set(_named_tuples(params))
-    return [kind.__name__ for kind in _named_tuples(opt_state) if kind not in theirs]
+    param_kinds = set(_named_tuples(params))
+    return [kind.__name__ for kind in _named_tuples(opt_state) if kind not in param_kinds]
 
 
 def _named_tuples(tree: Any) -> list[type]:

@@ -126,7 +126,7 @@ def _effects(
     changed = [name for name, same in zip(names, unchanged, strict=True) if not same]
     varying = [name for name, axes in zip(names, _differing(ops), strict=False) if axes]
     collectives = [op for op in collectives_in(ops.ops) if layout.axis in [a.name for a in op.axes]]
-    mixed = [name for name, does in zip(names, mixing, strict=True) if does and name in changed]
+    mixed = [name for name, mixes in zip(names, mixing, strict=True) if mixes and name in changed]
     return Effects(changed, mixed, varying, str(collectives[0]) if collectives else "")
 
 
@@ -222,8 +222,8 @@ def _split_further(what: str, layout: Layout) -> ShardingError:
     remedy = f"a virtual mesh, mesh=sw.mesh({layout.axis}=n), which accumulates over n parts"
     if layout.virtual:
         sizes = {**layout.mesh.shape, layout.axis: layout.parts}
-        wider = ", ".join(f"{axis}={size}" for axis, size in sizes.items())
-        remedy = f"mesh=sw.mesh({wider}) with accumulate=1, which computes the same parts"
+        axes = ", ".join(f"{axis}={size}" for axis, size in sizes.items())
+        remedy = f"mesh=sw.mesh({axes}) with accumulate=1, which computes the same parts"
     return ShardingError(
         f"{what}, and accumulate={layout.accumulate} cuts the batch further",
         where="the loss",
