@@ -109,8 +109,10 @@ class Step:
     def title(self) -> str:
         """A description: `total = psum over data`, `x, as in_specs split it`."""
         if self.kind == "input":
-            how = "as in_specs split it" if self.operation == "in_specs" else "whole on each device"
-            return f"{self.name or 'an input'}, {how}"
+            detail = (
+                "as in_specs split it" if self.operation == "in_specs" else "whole on each device"
+            )
+            return f"{self.name or 'an input'}, {detail}"
         if self.kind == "result":
             return f"{self.leaf or 'the whole'}, as out_specs put it together"
         name = f"{self.name} {self.leaf}".strip()
@@ -128,18 +130,20 @@ class Step:
 
     def groups(self) -> list[Device]:
         """Return the distinct parts, each with its devices, in order of the devices."""
-        found: list[tuple[list[dict[str, int]], Part]] = []
+        groups: list[tuple[list[dict[str, int]], Part]] = []
         for at, part in self.parts.items():
             coordinate = dict(zip(self.over, at, strict=True))
-            if self.only is not None and not any(_within(coordinate, one) for one in self.only):
+            if self.only is not None and not any(
+                _within(coordinate, selected) for selected in self.only
+            ):
                 continue
-            for devices, other in found:
-                if part.same(other):
+            for devices, group_part in groups:
+                if part.same(group_part):
                     devices.append(coordinate)
                     break
             else:
-                found.append(([coordinate], part))
-        return [Device(tuple(devices), part) for devices, part in found]
+                groups.append(([coordinate], part))
+        return [Device(tuple(devices), part) for devices, part in groups]
 
     def at(self, **coordinates: int) -> np.ndarray:
         """Return the part of the device at these coordinates; the first elements of a large
@@ -190,8 +194,8 @@ class Stop:
         """The name of the pass to show beside the line; empty for forward."""
         if _goes_back(self.steps[0]):
             return "backward pass"
-        own = (s for s in self.steps if s.kind not in EDGES)
-        return "update" if any(s.direction == "update" for s in own) else ""
+        inner = (s for s in self.steps if s.kind not in EDGES)
+        return "update" if any(s.direction == "update" for s in inner) else ""
 
     @property
     def shown(self) -> tuple[Step, ...]:
@@ -199,8 +203,8 @@ class Stop:
 
         There may be none: values that only the backward pass uses are left out.
         """
-        own = [s for s in self.steps if not s.saved and not (s.backward and _handed(s))]
-        return tuple(s for s in own if s.name or s.kind != "value" or s is own[-1])
+        visible = [s for s in self.steps if not s.saved and not (s.backward and _handed(s))]
+        return tuple(s for s in visible if s.name or s.kind != "value" or s is visible[-1])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -249,12 +253,12 @@ class Facts:
                 rule="It is a word: the name of a value, an operation or a function.",
                 remedy='where="grads"; line=12 is a line.',
             )
-        here = [s for s in self.steps if _on_line(s, line)]
-        named = [s for s in here if where in _names(s)] if where else here
-        kept = tuple(named or [s for s in here if where and where in s.where.text])
-        if not kept and self.steps:
+        on_line = [s for s in self.steps if _on_line(s, line)]
+        by_name = [s for s in on_line if where in _names(s)] if where else on_line
+        matches = tuple(by_name or [s for s in on_line if where and where in s.where.text])
+        if not matches and self.steps:
             raise ShardwiseError(_nothing(self, line, where))
-        return dataclasses.replace(self, steps=kept)
+        return dataclasses.replace(self, steps=matches)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the inspection as plain data."""
@@ -279,7 +283,7 @@ def _goes_back(step: Step) -> bool:
 
 
 def _within(coordinate: Mapping[str, int], one: Mapping[str, int]) -> bool:
-    return all(one.get(name, at) == at for name, at in coordinate.items())
+    return all(one.get(name, position) == position for name, position in coordinate.items())
 
 
 def _on_line(step: Step, line: int | str | None) -> bool:
@@ -305,13 +309,11 @@ def _nothing(found: Facts, line: int | str | None, where: str | None) -> str:
             rule="A line is a number, or a file and a number: 12, or 'step.py:12'.",
             remedy=f"for what has this name: where={line!r}.",
         )
-    asked = " and ".join(
-        words
-        for words in (f"line {line}" * (line is not None), f"{where!r}" * bool(where))
-        if words
+    request = " and ".join(
+        part for part in (f"line {line}" * (line is not None), f"{where!r}" * bool(where)) if part
     )
     return explain_error(
-        f"no value is computed at {asked}",
+        f"no value is computed at {request}",
         where="sw.inspect",
         rule=_lines_text(lines),
         remedy=f"ask for one of these, or for a name: {', '.join(names)}." if names else "",
@@ -346,7 +348,7 @@ def plain(value: Any) -> Any:
     if isinstance(value, np.ndarray | np.generic):
         value = value.tolist()
     if isinstance(value, list):
-        return [plain(one) for one in value]
+        return [plain(item) for item in value]
     if isinstance(value, complex):
         return str(value)
     if isinstance(value, float) and (value != value or value in (np.inf, -np.inf)):

@@ -20,7 +20,7 @@ def with_results(seen: Sequence[Seen], body: Body, uses: Uses) -> list[Seen]:
     """Return the recorded values, with the results of each derivative inserted after it."""
     within = _Within(body)
     added: dict[int, list[Seen]] = {}
-    moved: set[int] = set()
+    replaced: set[int] = set()
     for asked in within.asked:
         for part in within.calls(seen, asked):
             results = _results(seen, part, asked, within, uses)
@@ -34,11 +34,11 @@ def with_results(seen: Sequence[Seen], body: Body, uses: Uses) -> list[Seen]:
                 for i in results
             )
             # A value that is already shown at that line is not shown twice.
-            moved |= {i for i in results if _at(seen[i], asked) and isinstance(seen[i].op, Join)}
+            replaced |= {i for i in results if _at(seen[i], asked) and isinstance(seen[i].op, Join)}
     return [
-        one
-        for i, own in enumerate(seen)
-        for one in (*([] if i in moved else [own]), *added.get(i, ()))
+        entry
+        for i, value in enumerate(seen)
+        for entry in (*([] if i in replaced else [value]), *added.get(i, ()))
     ]
 
 
@@ -49,27 +49,34 @@ class _Within:
         self.own: dict[int, dict[Asked, None]] = {}
         self.inherited: dict[int, dict[Asked, None]] = {}
         self._walk(body, {})
-        self.asked = list(dict.fromkeys(one for own in self.own.values() for one in own))
+        self.asked = list(
+            dict.fromkeys(derivative for enclosing in self.own.values() for derivative in enclosing)
+        )
         self.ops = {
-            asked: {op for op, own in self.own.items() if asked in own} for asked in self.asked
+            derivative: {op for op, enclosing in self.own.items() if derivative in enclosing}
+            for derivative in self.asked
         }
 
     def _walk(self, body: Body, around: dict[Asked, None]) -> None:
         for op in body.ops:
-            found = [one for source in (op.source, *op.calls) for one in derivatives_of(source)]
+            derivatives = [
+                derivative
+                for source in (op.source, *op.calls)
+                for derivative in derivatives_of(source)
+            ]
             # The backward pass of a derivative goes through inner derivatives, but is not a result
             # of them.
-            found = found[-1:] if op.back_through_all else found
+            derivatives = derivatives[-1:] if op.back_through_all else derivatives
             self.inherited[id(op)] = around
-            self.own[id(op)] = {**around, **dict.fromkeys(itertools.starmap(Asked, found))}
+            self.own[id(op)] = {**around, **dict.fromkeys(itertools.starmap(Asked, derivatives))}
             for inner in op.bodies:
                 self._walk(inner, self.own[id(op)])
 
     def calls(self, seen: Sequence[Seen], asked: Asked) -> Iterator[list[int]]:
         """Yield the consecutive values of each call."""
-        inside = [asked in self.own.get(id(one.op), ()) for one in seen]
-        for mine, group in itertools.groupby(range(len(seen)), inside.__getitem__):
-            run = list(group) if mine else []
+        is_inside = [asked in self.own.get(id(value.op), ()) for value in seen]
+        for selected, group in itertools.groupby(range(len(seen)), is_inside.__getitem__):
+            run = list(group) if selected else []
             depth = min((len(seen[i].around.iteration) for i in run), default=0)
             for _, part in itertools.groupby(run, lambda i, d=depth: seen[i].around.iteration[:d]):
                 yield list(part)
@@ -79,17 +86,17 @@ def _results(
     seen: Sequence[Seen], part: Sequence[int], asked: Asked, within: _Within, uses: Uses
 ) -> list[int]:
     """Return the results of a derivative: first those of the function, then gradients."""
-    found = []
+    ranked = []
     for i in part:
         if asked not in within.inherited[id(seen[i].op)]:
             place = uses.leaves(seen[i].var, within.ops[asked])
-            found += [(uses.backward(seen[i].op), place, i)] if place is not None else []
-    return [i for _, _, i in sorted(found)]
+            ranked += [(uses.backward(seen[i].op), place, i)] if place is not None else []
+    return [i for _, _, i in sorted(ranked)]
 
 
 def _at(one: Seen, asked: Asked) -> bool:
-    own = one.op.where
-    return (own.file, own.line) == (asked.where.file, asked.where.line)
+    location = one.op.where
+    return (location.file, location.line) == (asked.where.file, asked.where.line)
 
 
 def _name(asked: Asked, gradient: bool, beside: bool) -> str:
@@ -113,6 +120,6 @@ def _name(asked: Asked, gradient: bool, beside: bool) -> str:
 
 def _same(call: ast.Call, asked: Asked) -> bool:
     """Return whether a call in the source is that of the derivative."""
-    where = asked.where
+    location = asked.where
     place = call.lineno, call.col_offset, call.end_col_offset
-    return place == (where.line, where.column, where.end_column)
+    return place == (location.line, location.column, location.end_column)

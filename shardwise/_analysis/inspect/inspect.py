@@ -74,7 +74,7 @@ def inspect(
             rule="inspect takes a function and its arguments.",
             remedy="sw.inspect(f, *args, mesh=sw.mesh(data=4))",
         )
-    made = None if mesh is None else one_mesh(mesh)
+    resolved = None if mesh is None else one_mesh(mesh)
     static = Static.of(static_argnums, static_argnames)
     if any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree.leaves(args)):
         raise ArgumentError(
@@ -86,22 +86,22 @@ def inspect(
         )
     with telling(f"inspecting {name_of(f)}", progress):
         doing("tracing")
-        traced = Tracing(f, made, in_specs, static)(args, {})
+        traced = Tracing(f, resolved, in_specs, static)(args, {})
         doing("following each value")
         program = SimulatedProgram(traced.program.jaxpr, whole_too=True)
-        kept, unread = _followed(traced, program)
+        meanings, unread = _followed(traced, program)
         doing("running on all devices")
-        recorder = Recorder(program, kept, traced.result_paths)
+        recorder = Recorder(program, meanings, traced.result_paths)
         with under(None):  # a simulated program runs on no mesh
             steps = recorder.record(traced.plain)
-    found = Inspection(
+    inspection = Inspection(
         name=name_of(f),
-        mesh=_sizes(made, program.body.ops),
+        mesh=_sizes(resolved, program.body.ops),
         steps=tuple(steps),
-        notes=(*recorder.notes, *unread, *_not_sharded(made, traced)),
+        notes=(*recorder.notes, *unread, *_not_sharded(resolved, traced)),
         deadlock=recorder.deadlock,
     )
-    return found if line is None and where is None else found.at(line, where)
+    return inspection if line is None and where is None else inspection.at(line, where)
 
 
 def _followed(traced: Traced, program: SimulatedProgram) -> tuple[Kept | None, list[str]]:
@@ -126,6 +126,6 @@ def _not_sharded(mesh: Mesh | AbstractMesh | None, traced: Traced) -> list[str]:
 
 def _sizes(mesh: Mesh | AbstractMesh | None, ops: Any) -> dict[str, int]:
     """Return the axes of the mesh: the one given, or those that the program's own meshes have."""
-    own = {axis.name: axis.size for op in walk(ops) for axis in op.scope}
-    given = {} if mesh is None else {str(name): size for name, size in mesh.shape.items()}
-    return {**given, **own}
+    program_axes = {axis.name: axis.size for op in walk(ops) for axis in op.scope}
+    mesh_axes = {} if mesh is None else {str(name): size for name, size in mesh.shape.items()}
+    return {**mesh_axes, **program_axes}

@@ -34,8 +34,8 @@ def leaf_names(body: Body, results: Sequence[str]) -> dict[Var, str]:
         for atom in op.ins:
             if isinstance(atom, Var) and ends:
                 reached.setdefault(atom, set()).update(ends)
-    named = {var: common_key([results[k] for k in sorted(ends)]) for var, ends in reached.items()}
-    return {var: name for var, name in named.items() if name}
+    names = {var: common_key([results[k] for k in sorted(ends)]) for var, ends in reached.items()}
+    return {var: name for var, name in names.items() if name}
 
 
 def common_key(paths: Sequence[str]) -> str:

@@ -26,14 +26,14 @@ def _statements(file: str, size: int) -> dict[int, ast.stmt]:
         tree = ast.parse(source)
     except (SyntaxError, ValueError):
         return {}
-    found: dict[int, ast.stmt] = {}
+    statements: dict[int, ast.stmt] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign | ast.Return | ast.Expr):
             for line in _lines(node):
-                known = found.get(line)
-                if known is None or known.lineno <= node.lineno:
-                    found[line] = node
-    return found
+                current = statements.get(line)
+                if current is None or current.lineno <= node.lineno:
+                    statements[line] = node
+    return statements
 
 
 def statement_of(where: Where) -> ast.stmt | None:
@@ -63,17 +63,17 @@ def gives(statement: ast.stmt, op: Op) -> bool:
 
     In `y = f(2 * x)` the product is not `y`.
     """
-    wanted = _expressions(statement)
-    return not wanted or any(_is(frame, node) for frame in _frames(op) for node in wanted)
+    expressions = _expressions(statement)
+    return not expressions or any(_is(frame, node) for frame in _frames(op) for node in expressions)
 
 
 def _frames(op: Op) -> Iterator[_jax.Frame]:
     """Yield the frames around an operation, as far as the call of a derivative that it is made
     for."""
     for source in filter(None, (op.source, *op.calls)):
-        own = list(_jax.user_frames(source))
+        frames = list(_jax.user_frames(source))
         derivative = next(_jax.derivative_frames(source), None)
-        yield from own[: -len(derivative[1])] if derivative else own
+        yield from frames[: -len(derivative[1])] if derivative else frames
         if derivative:
             return
 
@@ -89,9 +89,9 @@ def _expressions(statement: ast.AST | None) -> list[ast.stmt | ast.expr]:
         case ast.Lambda():
             return _expressions(statement.body)
         case ast.Tuple() | ast.List():
-            return [node for one in statement.elts for node in _expressions(one)]
+            return [node for element in statement.elts for node in _expressions(element)]
         case ast.Dict():
-            return [node for one in statement.values for node in _expressions(one)]
+            return [node for element in statement.values for node in _expressions(element)]
         case ast.Call() | ast.BinOp() | ast.UnaryOp() | ast.Compare() | ast.Subscript():
             return [statement]
         case ast.Attribute():
@@ -119,17 +119,17 @@ def names(seen: Sequence[Seen], uses: Uses) -> list[str]:
     where nothing is, its last value has it. A statement that is met again later, because other
     lines were run in between, is a new one. What only a derivative speaks of has no name.
     """
-    found = [""] * len(seen)
-    spoken = [i for i, one in enumerate(seen) if one.var not in uses.kept]
-    for (statement, _), run in itertools.groupby(spoken, lambda i: _statement(seen[i], uses)):
+    labels = [""] * len(seen)
+    forward = [i for i, value in enumerate(seen) if value.var not in uses.kept]
+    for (statement, _), run in itertools.groupby(forward, lambda i: _statement(seen[i], uses)):
         group = [i for i in run if statement is not None and gives(statement, seen[i].op)]
         ops = {id(seen[i].op) for i in group}
         needed = [i for i in group if uses.needed(seen[i].var, ops)]
         for i in needed or group[-1:]:
-            found[i] = name_of(statement)
-    return found
+            labels[i] = name_of(statement)
+    return labels
 
 
 def _statement(one: Seen, uses: Uses) -> tuple[ast.stmt | None, tuple[int, ...]]:
-    quiet = uses.backward(one.op) or isinstance(one.op, Split)
-    return None if quiet else statement_of(one.op.where), one.around.iteration
+    unnamed = uses.backward(one.op) or isinstance(one.op, Split)
+    return None if unnamed else statement_of(one.op.where), one.around.iteration

@@ -54,9 +54,9 @@ def _for_script(data: Any) -> Any:
     """Return data for a script: integers that a double cannot represent become strings."""
     match data:
         case dict():
-            return {key: _for_script(one) for key, one in data.items()}
+            return {key: _for_script(item) for key, item in data.items()}
         case list():
-            return [_for_script(one) for one in data]
+            return [_for_script(item) for item in data]
         case int() if abs(data) > EXACT:
             return str(data)
     return data
@@ -116,9 +116,9 @@ def _sources(found: Facts) -> list[dict[str, Any]]:
 
 def _lines(file: str, used: set[int]) -> list[list[Any]]:
     text = linecache.getlines(file)
-    shown = sorted(
+    visible = sorted(
         number
         for number in range(1, len(text) + 1)
         if any(abs(number - line) <= BESIDE for line in used)
     )
-    return [[number, text[number - 1].rstrip("\n"), number in used] for number in shown]
+    return [[number, text[number - 1].rstrip("\n"), number in used] for number in visible]

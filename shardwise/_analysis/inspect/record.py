@@ -78,16 +78,16 @@ class Recorder:
 
     def _list(self, body: Body, ins: Sequence[Value], around: Around, watch: Watch) -> list[Value]:
         """Run a list of operations and record all values, also of nested bodies."""
-        made, trouble = self._run(body, watch)(list(ins))
+        results, trouble = self._run(body, watch)(list(ins))
         end = len(body.ops)
         if trouble is not None and int(trouble.site) and not self.deadlock:
             site = watch.sites[int(trouble.site) - 1]
             error = explain_trouble(watch.sites, int(trouble.site), np.asarray(trouble.ways))
             self.deadlock = str(error)
-            holds = (i for i, op in enumerate(body.ops) if op is site or site in walk([op]))
-            end = next(holds, end)
+            blocked = (i for i, op in enumerate(body.ops) if op is site or site in walk([op]))
+            end = next(blocked, end)
         env: Env = dict(zip(body.ins, ins, strict=True))
-        for op, outs in zip(body.ops[:end], made, strict=False):
+        for op, outs in zip(body.ops[:end], results, strict=False):
             env.update(zip(op.outs, outs, strict=True))
             if op.bodies:
                 self._nested(op, [read(env, atom) for atom in op.ins], around, watch)
@@ -104,8 +104,8 @@ class Recorder:
             axes = dict.fromkeys(a for op in body.ops for a in sorted(op.needs | op.meets))
             keep = [var for op in body.ops for var in op.outs]
             run(body.ops, list(axes), env, keep, cx)
-            made = [[_strong(env[var], var) for var in op.outs] for op in body.ops]
-            return made, cx.trouble() if watch.sites else None
+            values = [[_strong(env[var], var) for var in op.outs] for op in body.ops]
+            return values, cx.trouble() if watch.sites else None
 
         self._runs[id(body)] = jax.jit(all_values)
         return self._runs[id(body)]
@@ -126,9 +126,9 @@ class Recorder:
         for count, iteration in enumerate(iterations):
             if self._too_long(op, count, op.length):
                 return
-            now = [_row(value, iteration) for value in xs]
+            slices = [_row(value, iteration) for value in xs]
             outs = self._iteration(
-                op.body, [*consts, *carry, *now], around, count, op.length, watch
+                op.body, [*consts, *carry, *slices], around, count, op.length, watch
             )
             if not outs:
                 return
@@ -166,8 +166,8 @@ class Recorder:
     ) -> list[Value]:
         """Run one iteration of a loop, and keep it if it is among the first or the last."""
         mark = len(self._seen)
-        inside = dataclasses.replace(around, iteration=(*around.iteration, count))
-        outs = self._list(body, ins, inside, watch)
+        inner = dataclasses.replace(around, iteration=(*around.iteration, count))
+        outs = self._list(body, ins, inner, watch)
         if count >= FIRST and count + 1 != length and not self.deadlock:
             del self._seen[mark:]
         return outs
@@ -175,22 +175,23 @@ class Recorder:
     def _too_long(self, op: Op, count: int, length: int | None) -> bool:
         if count == FIRST and length != FIRST + 1:
             last = " and the last" if length is not None and length <= MOST else ""
-            shown = f"only the first {FIRST}{last} iterations of this loop are shown."
-            self.notes.append(f"{op.where}: {shown}")
+            note = f"only the first {FIRST}{last} iterations of this loop are shown."
+            self.notes.append(f"{op.where}: {note}")
         return count >= (MOST if length is None or length <= MOST else FIRST)
 
     def _cond(self, op: Cond, ins: list[Value], around: Around, watch: Watch) -> None:
         index, *operands = ins
-        ways = np.clip(np.asarray(index.array).astype(int), 0, len(op.branches) - 1)
+        choices = np.clip(np.asarray(index.array).astype(int), 0, len(op.branches) - 1)
         along = sorted(index.dims, key=lambda axis: index.dims[axis])
-        for way in np.unique(ways):
+        for choice in np.unique(choices):
             only = around.only
-            if along and (ways != way).any():
-                taken = np.argwhere(ways == way)
+            if along and (choices != choice).any():
+                positions = np.argwhere(choices == choice)
                 only = tuple(
-                    {axis.name: int(i) for axis, i in zip(along, row, strict=True)} for row in taken
+                    {axis.name: int(i) for axis, i in zip(along, row, strict=True)}
+                    for row in positions
                 )
-            self._list(op.branches[way], operands, dataclasses.replace(around, only=only), watch)
+            self._list(op.branches[choice], operands, dataclasses.replace(around, only=only), watch)
 
     # --- steps
 
@@ -198,40 +199,40 @@ class Recorder:
         body = self.program.body
         uses = Uses(body)
         seen = with_results(self._seen, body, uses)
-        given = names([one for one in seen if one.asked is None], uses)
-        held = jax.device_get([_small(one.value) for one in seen])
-        named = iter(given)
+        labels = names([item for item in seen if item.asked is None], uses)
+        arrays = jax.device_get([_small(item.value) for item in seen])
+        remaining = iter(labels)
         return [
-            self._step(number, one, value, next(named) if one.asked is None else "", uses)
-            for number, (one, value) in enumerate(zip(seen, held, strict=True))
+            self._step(number, item, value, next(remaining) if item.asked is None else "", uses)
+            for number, (item, value) in enumerate(zip(seen, arrays, strict=True))
         ]
 
     def _step(self, number: int, one: Seen, value: Any, name: str, uses: Uses) -> Step:
-        op, var, asked = one.op, one.var, one.asked
-        over = tuple(sorted(one.value.dims, key=lambda axis: _order(op.scope, axis)))
-        if asked is not None:
+        op, var, derivative = one.op, one.var, one.asked
+        axes = tuple(sorted(one.value.dims, key=lambda axis: _order(op.scope, axis)))
+        if derivative is not None:
             name = one.name
-            what = "gradient" if uses.backward(op) else "value"
-            told, kind = f"{asked.function} ({what})", "derivative"
+            role = "gradient" if uses.backward(op) else "value"
+            label, kind = f"{derivative.function} ({role})", "derivative"
         else:
             name = op.name if isinstance(op, Split) else name
-            told, kind = operation(op), _kind(op)
+            label, kind = operation(op), _kind(op)
         return Step(
             number=number,
-            operation=told,
+            operation=label,
             kind=kind,
-            where=_where(op) if asked is None else asked.where,
+            where=_where(op) if derivative is None else derivative.where,
             name=name,
             shape=tuple(var.shape),
             dtype=var.kind,
-            over=tuple(axis.name for axis in over),
-            parts=_parts(value, one.value.dims, over, var),
+            over=tuple(axis.name for axis in axes),
+            parts=_parts(value, one.value.dims, axes, var),
             iteration=one.around.iteration,
             direction=uses.passes.of(op),
             saved=var in uses.kept,
             only=one.around.only,
             meaning=self._meaning(op, one.out),
-            leaf=self._leaf(one, told, uses.passes.of(op)),
+            leaf=self._leaf(one, label, uses.passes.of(op)),
         )
 
     def _leaf(self, one: Seen, operation: str, direction: str) -> str:
@@ -245,9 +246,9 @@ class Recorder:
     def _meaning(self, op: Op, out: int) -> str | None:
         """Return what a value inside a `shard_map` is of the whole; outside every value is
         whole."""
-        inside = isinstance(op, Split) or (op.scope and not isinstance(op, Join))
-        known = self.kept.of(op) if self.kept is not None and inside else None
-        return None if known is None else holding(known.outs[out], known.names)
+        in_shard_map = isinstance(op, Split) or (op.scope and not isinstance(op, Join))
+        meaning = self.kept.of(op) if self.kept is not None and in_shard_map else None
+        return None if meaning is None else holding(meaning.outs[out], meaning.names)
 
 
 def _where(op: Op) -> Where:
@@ -326,8 +327,8 @@ def _small(value: Value) -> tuple[Any, ...]:
     if local <= MANY or array.dtype == bool or jnp.issubdtype(array.dtype, jnp.complexfloating):
         return (array,)
     flat = array.reshape((*lead, local))
-    wide = flat.astype(jnp.float32)
-    return flat[..., :WHOLE], flat.min(-1), flat.max(-1), wide.mean(-1), _mark(flat)
+    as_float = flat.astype(jnp.float32)
+    return flat[..., :WHOLE], flat.min(-1), flat.max(-1), as_float.mean(-1), _mark(flat)
 
 
 def _mark(flat: jax.Array) -> jax.Array:
@@ -338,20 +339,20 @@ def _mark(flat: jax.Array) -> jax.Array:
         flat = jnp.where(flat == 0, 0, jnp.where(jnp.isnan(flat), jnp.nan, flat))
     bits = jax.lax.bitcast_convert_type(flat, jnp.uint32).reshape((*flat.shape[:-1], -1))
     place = jnp.arange(bits.shape[-1], dtype=jnp.uint32) * jnp.uint32(0x9E3779B1)
-    mixed = (bits ^ place) * jnp.uint32(0x85EBCA6B)
-    mixed = (mixed ^ (mixed >> 13)) * jnp.uint32(0xC2B2AE35)
-    return mixed.sum(-1, dtype=jnp.uint32)
+    hashes = (bits ^ place) * jnp.uint32(0x85EBCA6B)
+    hashes = (hashes ^ (hashes >> 13)) * jnp.uint32(0xC2B2AE35)
+    return hashes.sum(-1, dtype=jnp.uint32)
 
 
 def _parts(
     held: tuple[Any, ...], dims: Any, over: Sequence[Axis], var: Var
 ) -> dict[tuple[int, ...], Part]:
     """Return a part for each coordinate along `over`."""
-    now = sorted(dims, key=lambda axis: dims[axis])
-    order = [now.index(axis) for axis in over]
-    arrays = [_moved(np.asarray(one), order) for one in held]
+    axes = sorted(dims, key=lambda axis: dims[axis])
+    order = [axes.index(axis) for axis in over]
+    arrays = [_moved(np.asarray(array), order) for array in held]
     return {
-        at: _part([np.asarray(one[at]) for one in arrays], var)
+        at: _part([np.asarray(array[at]) for array in arrays], var)
         for at in coordinates([axis.size for axis in over])
     }
 
@@ -364,19 +365,19 @@ def _part(found: list[np.ndarray], var: Var) -> Part:
     numbers = _widened(found[0])
     kind = tuple(var.shape), var.kind
     if len(found) > 1:
-        return Part(*kind, numbers[:6], *(_widened(one).item() for one in found[1:]))
+        return Part(*kind, numbers[:6], *(_widened(statistic).item() for statistic in found[1:]))
     if numbers.size <= WHOLE or numbers.dtype.kind not in "iuf":
         return Part(*kind, numbers)
-    alike = numbers
+    normalized = numbers
     if numbers.dtype.kind == "f":  # all zeros are equal, and so are NaNs
-        alike = np.where(numbers == 0, 0, np.where(np.isnan(numbers), np.nan, numbers))
+        normalized = np.where(numbers == 0, 0, np.where(np.isnan(numbers), np.nan, numbers))
     return Part(
         *kind,
         numbers.reshape(-1)[:6],
         numbers.min().item(),
         numbers.max().item(),
         float(numbers.astype(np.float64).mean()),
-        hash(alike.tobytes()),
+        hash(normalized.tobytes()),
     )
 
 
@@ -387,5 +388,5 @@ def _widened(array: np.ndarray) -> np.ndarray:
     """
     if array.dtype == jax.dtypes.float0:
         return np.zeros(array.shape, np.bool_)
-    known = array.dtype.kind in "iufbc" and array.dtype.itemsize <= 16
-    return array if known and array.dtype.isbuiltin == 1 else array.astype(np.float32)
+    supported = array.dtype.kind in "iufbc" and array.dtype.itemsize <= 16
+    return array if supported and array.dtype.isbuiltin == 1 else array.astype(np.float32)

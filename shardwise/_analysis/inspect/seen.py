@@ -55,8 +55,8 @@ class Uses:
         self._readers: dict[Var, list[Op]] = {}
         self._order: dict[int, int] = {}
         ops = list(walk(body.ops))
-        for one in (body, *(inner for op in ops for inner in op.bodies)):
-            self.results |= {v: i for i, v in enumerate(one.outs) if isinstance(v, Var)}
+        for block in (body, *(inner for op in ops for inner in op.bodies)):
+            self.results |= {v: i for i, v in enumerate(block.outs) if isinstance(v, Var)}
         for number, op in enumerate(ops):
             self._order[id(op)] = number
             for atom in op.ins:
@@ -80,7 +80,7 @@ class Uses:
         Uses by the backward pass of an enclosing derivative do not count.
         """
         readers = (op for op in self._readers.get(var, ()) if not op.back_through_all)
-        outside = [self._order[id(op)] for op in readers if id(op) not in inside]
-        if not outside and var not in self.results:
+        positions = [self._order[id(op)] for op in readers if id(op) not in inside]
+        if not positions and var not in self.results:
             return None
-        return min(outside, default=len(self._order)), self.results.get(var, 0)
+        return min(positions, default=len(self._order)), self.results.get(var, 0)

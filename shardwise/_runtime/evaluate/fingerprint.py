@@ -65,10 +65,10 @@ def _untyped(constant: Any) -> np.ndarray:
 
 
 def _digest(text: str, *more: bytes) -> str:
-    found = hashlib.sha256(text.encode())
+    hasher = hashlib.sha256(text.encode())
     for part in more:
-        found.update(part)
-    return found.hexdigest()[:16]
+        hasher.update(part)
+    return hasher.hexdigest()[:16]
 
 
 def _content(function: Function) -> str:

@@ -94,8 +94,8 @@ class Lanes:
         Args:
             parts: For each lane, the same array on each of its devices.
         """
-        rows, *rest = parts[0][0].shape
-        shape = (rows * len(parts), *rest)
+        rows, *dims = parts[0][0].shape
+        shape = (rows * len(parts), *dims)
         arrays = [array for part in parts for array in part]
         return jax.make_array_from_single_device_arrays(shape, self.split, arrays)
 
@@ -118,9 +118,9 @@ def find_lanes(mesh: Any = None) -> Lanes:
     axis = data_axis(mesh)
     place = mesh.axis_names.index(axis)
     owners = _owners(np.moveaxis(mesh.devices, place, 0))
-    own = [k for k, owner in enumerate(owners) if owner == jax.process_index()]
+    local = [k for k, owner in enumerate(owners) if owner == jax.process_index()]
     mesh = Mesh(
-        mesh.devices.take(own, axis=place),
+        mesh.devices.take(local, axis=place),
         mesh.axis_names,
         axis_types=(AxisType.Auto,) * mesh.devices.ndim,
     )
@@ -135,10 +135,10 @@ def data_axis(mesh: Mesh | AbstractMesh) -> str:
 
 
 def _check_virtual(mesh: AbstractMesh) -> None:
-    others = {name: n for name, n in mesh.shape.items() if name != data_axis(mesh) and n > 1}
-    if others:
+    other_axes = {name: n for name, n in mesh.shape.items() if name != data_axis(mesh) and n > 1}
+    if other_axes:
         raise UnsupportedError(
-            f"a virtual mesh with the axes {others} beside its data axis.",
+            f"a virtual mesh with the axes {other_axes} beside its data axis.",
             where="argument 'mesh'",
             rule="evaluate accepts a virtual mesh only with a data axis.",
             remedy="use a real mesh, or remove the other axes.",
@@ -148,22 +148,22 @@ def _check_virtual(mesh: AbstractMesh) -> None:
 def _owners(by_lane: np.ndarray) -> list[int]:
     """Return the process of each lane; raise if a lane has several, or a process has none."""
     owners = [{device.process_index for device in np.ravel(lane)} for lane in by_lane]
-    torn = next((sorted(owner) for owner in owners if len(owner) > 1), None)
-    if torn is not None:
+    divided = next((sorted(owner) for owner in owners if len(owner) > 1), None)
+    if divided is not None:
         raise UnsupportedError(
-            f"processes {torn} share one position along its data axis.",
+            f"processes {divided} share one position along its data axis.",
             where="argument 'mesh'",
             rule="A step is computed by the devices of one process.",
             remedy="put the other axes of the mesh within the machines, the data axis across.",
         )
-    found = [owner for lane in owners for owner in lane]
-    everybody = {*range(jax.process_count())}
-    left_out = sorted(everybody - {*found})
-    if left_out and {*found} != {jax.process_index()}:
+    flat = [owner for lane in owners for owner in lane]
+    processes = {*range(jax.process_count())}
+    left_out = sorted(processes - {*flat})
+    if left_out and {*flat} != {jax.process_index()}:
         raise ShardingError(
             f"it has no device of process {', '.join(map(str, left_out))}.",
             where="argument 'mesh'",
             rule="All processes take part in an evaluation, or each has its own mesh.",
             remedy="a mesh over jax.devices(), or one over jax.local_devices() in each process.",
         )
-    return found
+    return flat

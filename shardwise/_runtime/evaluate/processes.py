@@ -62,12 +62,12 @@ class Share:
         """
         if not self.shared:
             return given or held or chosen()
-        asked = others.gather_json([given, held], "batch")
-        if any(one[0] != given for one in asked):
-            listed = ", ".join(str(one[0]) for one in asked)
+        requests = others.gather_json([given, held], "batch")
+        if any(request[0] != given for request in requests):
+            listed = ", ".join(str(request[0]) for request in requests)
             raise _differ(f"the processes have batch = {listed}.")
-        found = given or next((one[1] for one in asked if one[1]), None)
-        return found or min(others.gather_json(chosen(), "batch"))
+        batch = given or next((request[1] for request in requests if request[1]), None)
+        return batch or min(others.gather_json(chosen(), "batch"))
 
     def least(self, batch: int) -> int:
         """Return the least batch of all processes."""
@@ -83,10 +83,10 @@ class Share:
                 "the number of processes": str(self.count),
                 "the process": str(self.index),
             }
-        shown = {k: v for k, v in fingerprint.items() if self._indexed or not _is_own(k)}
-        first = others.spread_json(shown, "fingerprint")
-        wrong = others.gather_json(differences(first, shown, "process 0", "this one"), "same")
-        for number, lines in enumerate(wrong):
+        facts = {k: v for k, v in fingerprint.items() if self._indexed or not _is_own(k)}
+        first = others.spread_json(facts, "fingerprint")
+        mismatches = others.gather_json(differences(first, facts, "process 0", "this one"), "same")
+        for number, lines in enumerate(mismatches):
             if lines:
                 raise _differ(f"process {number} runs another evaluation: {lines[0]}.")
         return fingerprint
@@ -98,19 +98,19 @@ class Share:
         """
         if not self.shared or not self._indexed:
             return
-        found = others.gather_json([[s.start, s.rows] for s in done], "done")
-        spans = [[Span(*pair) for pair in pairs] for pairs in found]
+        gathered = others.gather_json([[s.start, s.rows] for s in done], "done")
+        spans = [[Span(*pair) for pair in pairs] for pairs in gathered]
         _refuse_overlap(spans)
-        everything = [span for part in spans for span in part]
-        own = [span for k, part in enumerate(spans) if k != self.index for span in part]
-        steps = sum(1 for _ in cut(everything, length, batch))
+        finished = [span for part in spans for span in part]
+        elsewhere = [span for k, part in enumerate(spans) if k != self.index for span in part]
+        steps = sum(1 for _ in cut(finished, length, batch))
         total, before = self._lanes.total, self._lanes.before
         start, stop = steps * before // total, steps * (before + len(self._lanes)) // total
-        left = cut(everything, length, batch)
-        for number, span in enumerate(left):
+        remaining = cut(finished, length, batch)
+        for number, span in enumerate(remaining):
             if not start <= number < stop:
-                _extend(own, span)
-        self.elsewhere = own
+                _extend(elsewhere, span)
+        self.elsewhere = elsewhere
 
     def merge(
         self, plan: Plan, totals: dict[str, Total], count: int, resumed: int, notes: list[str],
@@ -127,27 +127,27 @@ class Share:
             steps: Its steps, if there are metric objects.
             plans: Returns the plan for a batch.
         """
-        own = {
+        local = {
             "totals": {name: total.export() for name, total in totals.items()},
             "count": count,
             "resumed": resumed,
             "notes": notes,
         }
-        told = others.gather_json(own, "totals")
-        sent = others.gather(_packed(steps), "steps") if plan.objects else [b""] * len(told)
+        reports = others.gather_json(local, "totals")
+        sent = others.gather(_packed(steps), "steps") if plan.objects else [b""] * len(reports)
         merged, offset = plan.totals(), 0
-        for one, packed in zip(told, sent, strict=True):
+        for report, packed in zip(reports, sent, strict=True):
             shift = 0 if self._indexed else offset
             for name, total in merged.items():
-                if one["totals"][name] is not None:
-                    total.absorb(one["totals"][name], shift)
+                if report["totals"][name] is not None:
+                    total.absorb(report["totals"][name], shift)
             for span, batch, payload in _unpacked(packed):
                 records = plans(batch).layout.unpack(payload)
                 for name in plan.objects:
                     merged[name].add(records[name], Span(span.start + shift, span.rows))
-            offset += one["count"]
-        notes = list(dict.fromkeys(note for one in told for note in one["notes"]))
-        return merged, offset, sum(one["resumed"] for one in told), notes
+            offset += report["count"]
+        notes = list(dict.fromkeys(note for report in reports for note in report["notes"]))
+        return merged, offset, sum(report["resumed"] for report in reports), notes
 
 
 def _is_own(key: str) -> bool:
@@ -164,10 +164,10 @@ def _extend(spans: list[Span], span: Span) -> None:
 
 def _refuse_overlap(parts: list[list[Span]]) -> None:
     spans = sorted(span for part in parts for span in part)
-    for one, other in itertools.pairwise(spans):
-        if one.stop > other.start:
+    for first, second in itertools.pairwise(spans):
+        if first.stop > second.start:
             raise ShardwiseError(
-                f"two of them have {other}.",
+                f"two of them have {second}.",
                 where="the journals of the processes",
                 rule="A step is computed once.",
                 remedy="use another path, or delete the journals to start over.",
@@ -182,12 +182,12 @@ def _packed(steps: list[Step]) -> bytes:
 
 
 def _unpacked(data: bytes) -> Any:
-    at = 0
-    while at < len(data):
-        start, rows, batch, size = _HEAD.unpack_from(data, at)
-        at += _HEAD.size
-        yield Span(start, rows), batch, data[at : at + size]
-        at += size
+    offset = 0
+    while offset < len(data):
+        start, rows, batch, size = _HEAD.unpack_from(data, offset)
+        offset += _HEAD.size
+        yield Span(start, rows), batch, data[offset : offset + size]
+        offset += size
 
 
 def _differ(what: str) -> ShardwiseError:

@@ -55,14 +55,14 @@ class Evaluation(Mapping[str, Any]):
         try:
             return self.metrics[name]
         except (KeyError, TypeError):
-            known = ", ".join(map(repr, self.metrics))
-            near = difflib.get_close_matches(str(name), self.metrics, n=1)
+            names = ", ".join(map(repr, self.metrics))
+            matches = difflib.get_close_matches(str(name), self.metrics, n=1)
             raise UnknownNameError(
                 f"no metric {name!r}",
                 where="an Evaluation",
-                rule=f"There are {known}.",
-                remedy=f"did you mean {near[0]!r}?"
-                if near
+                rule=f"There are {names}.",
+                remedy=f"did you mean {matches[0]!r}?"
+                if matches
                 else f"result[{next(iter(self.metrics), '')!r}]; names are given by what fn "
                 'returns: {"loss": losses}.',
             ) from None
@@ -85,8 +85,8 @@ class Evaluation(Mapping[str, Any]):
             "count": self.count,
             "weight": dict(self.weight),
             "nonfinite": {
-                name: {"count": bad.count, "first": bad.first}
-                for name, bad in self.nonfinite.items()
+                name: {"count": entry.count, "first": entry.first}
+                for name, entry in self.nonfinite.items()
             },
             "seconds": self.seconds,
             "examples_per_second": self.examples_per_second,
@@ -103,8 +103,8 @@ class Evaluation(Mapping[str, Any]):
         return "\n".join([*lines, self._summary(), *self._remarks()])
 
     def __repr__(self) -> str:
-        shown = ", ".join(f"{name}={_text(value)}" for name, value in self.metrics.items())
-        return f"Evaluation({shown}, count={self.count})"
+        metrics = ", ".join(f"{name}={_text(value)}" for name, value in self.metrics.items())
+        return f"Evaluation({metrics}, count={self.count})"
 
     def _repr_html_(self) -> str:
         rows = "".join(
@@ -128,13 +128,13 @@ class Evaluation(Mapping[str, Any]):
         )
 
     def _remarks(self) -> list[str]:
-        bad = [
-            f"{name}: {found.count} examples are not finite, the first is number {found.first}"
-            if found.count != 1
-            else f"{name}: 1 example is not finite, number {found.first}"
-            for name, found in self.nonfinite.items()
+        lines = [
+            f"{name}: {entry.count} examples are not finite, the first is number {entry.first}"
+            if entry.count != 1
+            else f"{name}: 1 example is not finite, number {entry.first}"
+            for name, entry in self.nonfinite.items()
         ]
-        return [*bad, *self.notes]
+        return [*lines, *self.notes]
 
 
 def _plain(value: Any) -> Any:

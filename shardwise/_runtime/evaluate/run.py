@@ -104,7 +104,7 @@ def evaluate(
         >>> result["mean"]
         1.0
     """
-    began = time.monotonic()
+    started = time.monotonic()
     check_function(fn)
     check_batch(batch)
     batch = None if batch is None else int(batch)
@@ -127,7 +127,7 @@ def evaluate(
                 run = _Run(function, source, lanes, record, share, signals)
                 run.prepare(batch, report=progress is not False)
             run.compute(choose_view(progress, "evaluate") if share.index == 0 else None)
-            return run.result(began)
+            return run.result(started)
         except BaseException as error:
             if signals.signum is None or isinstance(error, ShardwiseError):
                 raise
@@ -179,8 +179,8 @@ class _Run:
             steps = -(-(source.length - self._resumed) // self._batch)
             journal.reserve(steps, self._plan(self._batch).layout.size)
         if report and self._resumed:
-            what = f"{self._progress()} are in the journal {str(journal.path)!r}"
-            print(f"evaluate: resumes: {what}", file=sys.stderr, flush=True)
+            message = f"{self._progress()} are in the journal {str(journal.path)!r}"
+            print(f"evaluate: resumes: {message}", file=sys.stderr, flush=True)
 
     def _choose_batch(self, batch: int | None, recorded: dict[str, Any]) -> int:
         """Set the batch, and return the one that the run began with.
@@ -192,8 +192,8 @@ class _Run:
         self._fixed = batch is not None
         self._source.retains = not self._fixed
         self._known = recorded.get("length")
-        before = int(recorded["fingerprint"]["batch"]) if recorded else None
-        first = self._share.agree_on_batch(batch, before, self._fitting_batch)
+        previous = int(recorded["fingerprint"]["batch"]) if recorded else None
+        first = self._share.agree_on_batch(batch, previous, self._fitting_batch)
         if self._source.length is not None:
             first = min(first, self._source.length)
         self._batch = self._share.least(recorded.get("batch", first))
@@ -303,8 +303,8 @@ class _Run:
 
     def _step(self, batch: int) -> Compiled:
         if batch not in self._steps:
-            made = self._plan(batch)
-            self._steps[batch] = compile_step(self._function, made, self._lanes, batch)
+            batch_plan = self._plan(batch)
+            self._steps[batch] = compile_step(self._function, batch_plan, self._lanes, batch)
         return self._steps[batch]
 
     def result(self, began: float) -> Evaluation:
@@ -321,13 +321,13 @@ class _Run:
         totals = self._totals
         seconds = time.monotonic() - began
         weights = {name: total.weight() for name, total in totals.items()}
-        bad = {name: total.non_finite() for name, total in totals.items()}
-        self._remark(bad)
+        nonfinite = {name: total.non_finite() for name, total in totals.items()}
+        self._remark(nonfinite)
         return Evaluation(
             metrics=self._values(),
             count=self._count,
             weight={name: weight for name, weight in weights.items() if weight is not None},
-            nonfinite={name: found for name, found in bad.items() if found is not None},
+            nonfinite={name: entry for name, entry in nonfinite.items() if entry is not None},
             seconds=seconds,
             examples_per_second=(self._count - self._resumed) / seconds,
             batch=self._batch,
@@ -339,9 +339,9 @@ class _Run:
 
     def _settle_length(self, journal: Journals) -> None:
         """Record the length of the data, which an iterable reveals at its end, in the journal."""
-        seen = self._source.seen()
-        if seen is not None and seen != self._count:
-            raise _other_length(journal, self._count, str(seen))
+        length = self._source.seen()
+        if length is not None and length != self._count:
+            raise _other_length(journal, self._count, str(length))
         journal.flush()
         journal.note(length=self._count)
 
@@ -370,8 +370,8 @@ class _Run:
     def interrupted(self) -> str:
         """Flush the journal; return one line that reports it and how to resume."""
         if not self._journal:
-            kept = "Nothing was recorded: journal=PATH (--journal PATH) records finished steps."
-            return f"ended after {self._progress()}. {kept}"
+            hint = "Nothing was recorded: journal=PATH (--journal PATH) records finished steps."
+            return f"ended after {self._progress()}. {hint}"
         self._journal.flush()
         return (
             f"{self._progress()} are in the journal {str(self._journal.path)!r}. "

@@ -53,13 +53,13 @@ class Connection:
     def __str__(self) -> str:
         if self.processes == 1:
             return "one process, alone"
-        named = sorted({*self.hosts}, key=self.hosts.index)
-        who = f"process {self.process} of {self.processes} ({self.how})"
-        if len(named) == 1:
-            return f"{who}, all on {named[0]}"
-        where = ", ".join(f"{self.hosts.count(host)} on {host}" for host in named[:8])
-        more = f" and {len(named) - 8} further hosts" if len(named) > 8 else ""
-        return f"{who}; processes per host: {where}{more}"
+        hosts = sorted({*self.hosts}, key=self.hosts.index)
+        head = f"process {self.process} of {self.processes} ({self.how})"
+        if len(hosts) == 1:
+            return f"{head}, all on {hosts[0]}"
+        counts = ", ".join(f"{self.hosts.count(host)} on {host}" for host in hosts[:8])
+        rest = f" and {len(hosts) - 8} further hosts" if len(hosts) > 8 else ""
+        return f"{head}; processes per host: {counts}{rest}"
 
 
 _made: Connection | None = None
@@ -131,14 +131,14 @@ def connect(
 
 
 def _limit(timeout: float | None) -> int:
-    given = os.environ.get("SHARDWISE_TIMEOUT", TIMEOUT) if timeout is None else timeout
+    value = os.environ.get("SHARDWISE_TIMEOUT", TIMEOUT) if timeout is None else timeout
     try:
-        limit = float(given)
+        limit = float(value)
     except (TypeError, ValueError):
         limit = math.nan
     if not 1 <= limit < math.inf:
         raise ShardwiseError(
-            f"it is {given!r}.",
+            f"it is {value!r}.",
             where="argument 'timeout'",
             rule="It is a number of seconds, at least 1.",
             remedy="timeout=300",
@@ -158,7 +158,7 @@ def _join(seat: Seat, heartbeat: float, limit: int) -> None:
         _refuse_taken(seat)
     else:
         _await_coordinator(seat, limit)
-    before = signal.getsignal(signal.SIGTERM)
+    handler = signal.getsignal(signal.SIGTERM)
     try:
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
         with signals.interrupted_at_once():
@@ -174,7 +174,7 @@ def _join(seat: Seat, heartbeat: float, limit: int) -> None:
     except Exception as error:
         raise _not_joined(seat, limit, error) from error
     if threading.current_thread() is threading.main_thread():
-        signals.keep_notifier(before)
+        signals.keep_notifier(handler)
 
 
 def _refuse_taken(seat: Seat) -> None:
@@ -197,7 +197,7 @@ def _refuse_taken(seat: Seat) -> None:
 def _await_coordinator(seat: Seat, limit: int) -> None:
     """Wait until process 0 listens; report the reason while it does not."""
     host, _, port = seat.coordinator.rpartition(":")
-    began = said = time.monotonic()
+    started = reported = time.monotonic()
     while True:
         try:
             with socket.create_connection((host.strip("[]"), int(port)), timeout=5):
@@ -205,7 +205,7 @@ def _await_coordinator(seat: Seat, limit: int) -> None:
         except OSError as error:
             reason = error.strerror or str(error)
         now = time.monotonic()
-        if now - began > limit:
+        if now - started > limit:
             raise ShardwiseError(
                 f"no answer in {limit} s: {reason}.",
                 where=f"the first process at {seat.coordinator} ({seat.how})",
@@ -213,8 +213,8 @@ def _await_coordinator(seat: Seat, limit: int) -> None:
                 remedy="look at the log of process 0; check the name, the port and firewalls; "
                 "a cold start of many machines needs a larger timeout=.",
             )
-        if now - said > 15:
-            said = now
+        if now - reported > 15:
+            reported = now
             print(
                 f"shardwise: process {seat.process} waits for process 0 at {seat.coordinator}: "
                 f"{reason}",
@@ -227,17 +227,17 @@ def _await_coordinator(seat: Seat, limit: int) -> None:
 def _not_joined(seat: Seat, limit: int, error: Exception) -> ShardwiseError:
     text = str(error).strip()
     lines = text.splitlines() or [type(error).__name__]
-    late = "DEADLINE_EXCEEDED" in text or "imed out" in text
-    twice = "ALREADY_EXISTS" in text or "different incarnation" in text
-    what = (
+    timed_out = "DEADLINE_EXCEEDED" in text or "imed out" in text
+    duplicate = "ALREADY_EXISTS" in text or "different incarnation" in text
+    problem = (
         f"not all of the {seat.processes} processes joined within {limit} s"
-        if late
+        if timed_out
         else f"another process {seat.process} has joined already"
-        if twice
+        if duplicate
         else lines[0]
     )
     return ShardwiseError(
-        f"{what}.\n    " + "\n    ".join(lines[:6]),
+        f"{problem}.\n    " + "\n    ".join(lines[:6]),
         where=f"process {seat.process} of {seat.processes} ({seat.how}, {seat.coordinator})",
         rule="All processes join once, with the same address and the same number of them.",
         remedy="look at the log of the process that is missing; a cold start of many machines "
@@ -247,7 +247,7 @@ def _not_joined(seat: Seat, limit: int, error: Exception) -> ShardwiseError:
 
 def _introduce(how: str) -> Connection:
     """Exchange host, versions and script; raise if the processes differ."""
-    own = {
+    facts = {
         "host": socket.gethostname(),
         "jax": jax.__version__,
         "shardwise": __version__,
@@ -256,50 +256,50 @@ def _introduce(how: str) -> Connection:
         "clock": time.time(),
         "address": _address(),
     }
-    found = others.collect(others.dump(own), "connect")
-    verdict = None if found is None else _compare([others.load(x) for x in found])
-    said = others.spread_json(verdict, "connect")
-    if said["wrong"]:
+    collected = others.collect(others.dump(facts), "connect")
+    verdict = None if collected is None else _compare([others.load(x) for x in collected])
+    comparison = others.spread_json(verdict, "connect")
+    if comparison["wrong"]:
         error = ShardwiseError(
-            said["wrong"][0],
+            comparison["wrong"][0],
             where="sw.connect",
             rule="All processes of a job run the same script with the same versions.",
             remedy="install the same environment and copy the same script to every machine.",
         )
         _jax.leave_distributed()
         raise error
-    for note in said["notes"] if others.is_first() else ():
+    for note in comparison["notes"] if others.is_first() else ():
         print(f"shardwise: {note}", file=sys.stderr, flush=True)
-    return Connection(others.index(), others.count(), how, tuple(said["hosts"]))
+    return Connection(others.index(), others.count(), how, tuple(comparison["hosts"]))
 
 
 def _compare(found: list[dict[str, Any]]) -> dict[str, Any]:
-    first, wrong, notes = found[0], [], []
+    first, problems, notes = found[0], [], []
     for key in ("jax", "shardwise", "script"):
-        for k, one in enumerate(found):
-            if one[key] != first[key]:
+        for k, facts in enumerate(found):
+            if facts[key] != first[key]:
                 name = {"jax": "JAX", "script": "the script"}.get(key, key)
-                wrong.append(
+                problems.append(
                     f"process 0 on {first['host']} has {name} {first[key]}, process {k} on "
-                    f"{one['host']} has {one[key]}."
+                    f"{facts['host']} has {facts[key]}."
                 )
                 break
-    clocks = [one["clock"] for one in found]
-    apart = max(clocks) - min(clocks)
-    if apart > _APART:
+    clocks = [facts["clock"] for facts in found]
+    spread = max(clocks) - min(clocks)
+    if spread > _APART:
         late, early = (found[clocks.index(pick(clocks))]["host"] for pick in (min, max))
         notes.append(
-            f"the clocks of {early} and {late} are {apart:.0f} s apart; nothing depends on it but "
+            f"the clocks of {early} and {late} are {spread:.0f} s apart; nothing depends on it but "
             "the times in logs"
         )
-    hidden = [one for one in found if one.get("address", "").startswith("127.")]
-    if hidden and len({one["host"] for one in found}) > 1:
+    hidden = [facts for facts in found if facts.get("address", "").startswith("127.")]
+    if hidden and len({facts["host"] for facts in found}) > 1:
         notes.append(
             f"the name {hidden[0]['host']} resolves to {hidden[0]['address']} on that host, where "
             "others cannot reach it: collectives on CPU will fail. Give it its address in "
             "/etc/hosts"
         )
-    return {"wrong": wrong, "notes": notes, "hosts": [one["host"] for one in found]}
+    return {"wrong": problems, "notes": notes, "hosts": [facts["host"] for facts in found]}
 
 
 def _address() -> str:
@@ -320,10 +320,10 @@ def _script() -> str:
 
 def _report_failures() -> None:
     """Report an uncaught error to the others, and do not wait for them at exit."""
-    news, before = others.news(), sys.excepthook
+    news, earlier_hook = others.news(), sys.excepthook
 
     def hook(kind: Any, error: Any, trace: Any) -> None:
-        before(kind, error, trace)
+        earlier_hook(kind, error, trace)
         if not issubclass(kind, KeyboardInterrupt):
             news.fail(others.worded(error))
         else:

@@ -40,8 +40,8 @@ def find_seat(
 
     Arguments take precedence over `shardwise launch`, and that over a scheduler.
     """
-    given = {"coordinator": coordinator, "processes": processes, "process": process}
-    missing = [name for name, value in given.items() if value is None]
+    arguments = {"coordinator": coordinator, "processes": processes, "process": process}
+    missing = [name for name, value in arguments.items() if value is None]
     if not missing:
         return _checked(Seat("arguments", str(coordinator), _whole("processes", processes),
                              _whole("process", process)))  # fmt: skip
@@ -78,8 +78,8 @@ def require_joined(where: str) -> None:
 
 
 def _launched() -> Seat | None:
-    found = {name: os.environ.get(name) for name in LAUNCH}
-    missing = [name for name, value in found.items() if not value]
+    variables = {name: os.environ.get(name) for name in LAUNCH}
+    missing = [name for name, value in variables.items() if not value]
     if len(missing) == len(LAUNCH):
         return None
     if missing:
@@ -91,9 +91,9 @@ def _launched() -> Seat | None:
         )
     return Seat(
         "shardwise launch",
-        str(found[LAUNCH[0]]),
-        _whole(LAUNCH[1], found[LAUNCH[1]]),
-        _whole(LAUNCH[2], found[LAUNCH[2]]),
+        str(variables[LAUNCH[0]]),
+        _whole(LAUNCH[1], variables[LAUNCH[1]]),
+        _whole(LAUNCH[2], variables[LAUNCH[2]]),
     )
 
 
@@ -104,7 +104,7 @@ def _scheduled(timeout: int) -> Seat | None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Kubernetes without its package: worded below
-            found = _jax.find_cluster(timeout, method)
+            cluster = _jax.find_cluster(timeout, method)
     except (KeyError, ValueError, RuntimeError, OSError) as error:
         raise ShardwiseError(
             f"it cannot be read: {type(error).__name__}: {error}",
@@ -113,9 +113,11 @@ def _scheduled(timeout: int) -> Seat | None:
             remedy="start the script with srun, mpirun or as an Indexed Job; or give "
             "sw.connect(coordinator, processes=..., process=...).",
         ) from error
-    if found is None:
+    if cluster is None:
         return None
-    seat = Seat(found.name, found.coordinator, found.processes, found.process, found.local_devices)
+    seat = Seat(
+        cluster.name, cluster.coordinator, cluster.processes, cluster.process, cluster.local_devices
+    )
     address = os.environ.get("JAX_COORDINATOR_ADDRESS")
     return replace(seat, coordinator=address) if address else seat
 

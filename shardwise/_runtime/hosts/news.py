@@ -128,12 +128,12 @@ class News:
 
     def fail(self, words: str, code: int = 1) -> None:
         """Report the failure of this process, and do not wait for the others at exit."""
-        mine = bool(self.left) or not self._heard.is_set()  # others have not heard it yet
-        if mine:
+        is_cause = bool(self.left) or not self._heard.is_set()  # others have not heard it yet
+        if is_cause:
             self.tell(words)
         self._code = self._code or code
         self._leaving.set()
-        if self._own == 0 and mine:
+        if self._own == 0 and is_cause:
             self._outlast_others()
 
     def check(self) -> None:
@@ -173,9 +173,9 @@ class News:
         return sections[1].where if self._misses(end.sections) and len(sections) > 1 else ""
 
     def _early(self, end: End, where: str) -> str:
-        taken = f"{end.steps} step{'s' * (end.steps != 1)} of data_parallel"
+        progress = f"{end.steps} step{'s' * (end.steps != 1)} of data_parallel"
         return explain_error(
-            f"{end.who} has ended its script, after {taken}, while process {self._own} on "
+            f"{end.who} has ended its script, after {progress}, while process {self._own} on "
             f"{socket.gethostname()} waits for it in {where}.",
             rule="All processes take the same number of steps, and take part in everything "
             "collective.",
@@ -191,32 +191,32 @@ class News:
                 rows = self._client.key_value_dir_get(f"{ROOT}/news/")
             except Exception:
                 continue  # the first process is gone or cannot be reached: JAX's heartbeat decides
-            for key, words in sorted(rows, key=lambda row: "/ended/" in row[0]):  # failures first
+            for key, message in sorted(rows, key=lambda row: "/ended/" in row[0]):  # failures first
                 kind, scope, process = key.removeprefix(f"{ROOT}/news/").split("/")
                 if int(process) == self._own:
                     continue
                 end = None
                 if kind == "ended":
-                    end = self.ends[int(process)] = End(**json.loads(words))
-                    if not (where := self._waits_in(end)):
+                    end = self.ends[int(process)] = End(**json.loads(message))
+                    if not (section := self._waits_in(end)):
                         continue
-                    words = self._early(end, where)
+                    message = self._early(end, section)
                 elif not self._is_in(scope):
                     continue
-                self._hear(words, scope, end)
+                self._hear(message, scope, end)
                 break
 
     def _hear(self, words: str, scope: str, end: End | None) -> None:
         """Record and print the news, and end the process if it does not react in time."""
         self._take(words, scope, end)
-        heard = time.monotonic()
+        heard_at = time.monotonic()
         while not self._leaving.wait(EVERY / 5):
-            freed = end is not None and self._raised_at is None and not self._waits_in(end)
-            if freed or not self._is_in(scope):  # it has failed, and somebody caught that
+            resolved = end is not None and self._raised_at is None and not self._waits_in(end)
+            if resolved or not self._is_in(scope):  # it has failed, and somebody caught that
                 self._words, self._raised_at, self.left = "", None, ""
                 self._heard.clear()
                 return
-            since, limit = (heard, GRACE) if self._raised_at is None else (self._raised_at, LATE)
+            since, limit = (heard_at, GRACE) if self._raised_at is None else (self._raised_at, LATE)
             if time.monotonic() - since > limit:
                 self._give_up()
 
@@ -234,8 +234,8 @@ class News:
 
     def _outlast_others(self) -> None:
         """Wait for the others to leave: process 0 hosts the coordination service."""
-        until = time.monotonic() + GRACE + 2 * EVERY
-        while time.monotonic() < until:
+        deadline = time.monotonic() + GRACE + 2 * EVERY
+        while time.monotonic() < deadline:
             with contextlib.suppress(Exception):
                 if len(self._client.key_value_dir_get(f"{ROOT}/left/")) >= self._total - 1:
                     return
@@ -254,9 +254,9 @@ class News:
         if not self._told_end:
             self._told_end = True
             end = End(self._own, socket.gethostname(), self.sections[0].inner, self.steps)
-            said = json.dumps(dataclasses.asdict(end))
+            payload = json.dumps(dataclasses.asdict(end))
             with contextlib.suppress(Exception):
-                self._client.key_value_set(f"{ROOT}/news/ended/job/{self._own}", said)
+                self._client.key_value_set(f"{ROOT}/news/ended/job/{self._own}", payload)
 
     def _end(self) -> None:
         """Report the end at interpreter exit, and stop the thread before JAX shuts down."""
@@ -276,28 +276,28 @@ class News:
 
     def _await_ends(self) -> None:
         """Wait until all processes have ended, longer than JAX's own exit would wait."""
-        began, notice, pause = time.monotonic(), NOTICE, EVERY / 50
-        while (waited := time.monotonic() - began) < ALONE:
+        started, notice, pause = time.monotonic(), NOTICE, EVERY / 50
+        while (elapsed := time.monotonic() - started) < ALONE:
             try:
                 rows = self._client.key_value_dir_get(f"{ROOT}/news/ended/job/")
             except Exception:
                 return  # JAX is shut down, or the first process is gone
-            ends = [End(**json.loads(said)) for _, said in rows]
+            ends = [End(**json.loads(payload)) for _, payload in rows]
             if len(ends) >= self._total and not self._heard.is_set():
                 early = min(ends, key=lambda end: end.steps)
-                if not (where := self._waits_in(early)):
+                if not (section := self._waits_in(early)):
                     return
-                self._take(self._early(early, where), "job", early)
+                self._take(self._early(early, section), "job", early)
             if self._heard.is_set():
                 self._give_up()
             ended = {end.process for end in ends}
-            if waited > notice:
+            if elapsed > notice:
                 notice *= AGAIN
                 # A launcher says it itself.
                 if self._own == min(ended, default=-1) and not report.is_heard():
                     running = {*range(self._total)} - ended
-                    words = still_running(ended, running, waited)
-                    print(f"shardwise: {words}", file=sys.stderr, flush=True)
+                    message = still_running(ended, running, elapsed)
+                    print(f"shardwise: {message}", file=sys.stderr, flush=True)
             time.sleep(pause)
             pause = min(2 * pause, EVERY)
 

@@ -126,13 +126,13 @@ def gather(value: bytes, where: str) -> list[bytes]:
     """
     parts = collect(value, where)
     joined = None if parts is None else b"".join(len(p).to_bytes(8, "big") + p for p in parts)
-    whole = spread(joined, where)
-    found, at = [], 0
-    while at < len(whole):
-        size = int.from_bytes(whole[at : at + 8], "big")
-        found.append(whole[at + 8 : at + 8 + size])
-        at += 8 + size
-    return found
+    data = spread(joined, where)
+    values, offset = [], 0
+    while offset < len(data):
+        size = int.from_bytes(data[offset : offset + 8], "big")
+        values.append(data[offset + 8 : offset + 8 + size])
+        offset += 8 + size
+    return values
 
 
 def collect(value: bytes, where: str) -> list[bytes] | None:
@@ -143,10 +143,10 @@ def collect(value: bytes, where: str) -> list[bytes] | None:
     if not is_first():
         _put(f"{name}/{index()}", value)
         return None
-    found = [value, *(_get(f"{name}/{k}", k, where) for k in range(1, count()))]
+    values = [value, *(_get(f"{name}/{k}", k, where) for k in range(1, count()))]
     with contextlib.suppress(Exception):
         _jax.distributed_client().key_value_delete(f"{name}/")  # the service would keep it for ever
-    return found
+    return values
 
 
 def spread(value: bytes | None, where: str) -> bytes:
@@ -192,8 +192,8 @@ def _put(name: str, value: bytes) -> None:
     client = _jax.distributed_client()
     pieces = range(0, len(value), _CHUNK)
     client.key_value_set_bytes(f"{name}/size", str(len(pieces)).encode())
-    for k, at in enumerate(pieces):
-        client.key_value_set_bytes(f"{name}/{k}", value[at : at + _CHUNK])
+    for k, start in enumerate(pieces):
+        client.key_value_set_bytes(f"{name}/{k}", value[start : start + _CHUNK])
 
 
 def _get(name: str, of: int, where: str) -> bytes:
@@ -203,7 +203,7 @@ def _get(name: str, of: int, where: str) -> bytes:
 
 def _wait(key: str, of: int, where: str) -> bytes:
     client = _jax.distributed_client()
-    began = said = time.monotonic()
+    started = reported = time.monotonic()
     while True:
         news().check()
         ended = of in news().ends  # its values were written before
@@ -215,10 +215,10 @@ def _wait(key: str, of: int, where: str) -> bytes:
             if ended:
                 raise news().missed(of, where) from None
         now = time.monotonic()
-        if now - said > 30:
-            said = now
+        if now - reported > 30:
+            reported = now
             print(
-                f"shardwise: process {index()} has waited {now - began:.0f} s for process {of} "
+                f"shardwise: process {index()} has waited {now - started:.0f} s for process {of} "
                 f"in {where}",
                 file=sys.stderr,
                 flush=True,

@@ -41,14 +41,14 @@ def require_shared(folder: str | os.PathLike[str], where: str) -> None:
             remedy="name a folder that can be written.",
         )
     seen = others.is_first() or _appears(folder / name["token"])
-    found = others.gather_json([socket.gethostname(), seen], "shared folder")
+    answers = others.gather_json([socket.gethostname(), seen], "shared folder")
     if others.is_first():
         with contextlib.suppress(OSError):
             (folder / name["token"]).unlink()
-    blind = [f"process {k} on {host}" for k, (host, sees) in enumerate(found) if not sees]
+    blind = [f"process {k} on {host}" for k, (host, visible) in enumerate(answers) if not visible]
     if blind:
         raise ShardwiseError(
-            f"{', '.join(blind)} cannot see what process 0 on {found[0][0]} writes there.",
+            f"{', '.join(blind)} cannot see what process 0 on {answers[0][0]} writes there.",
             where=f"{where} {str(folder)!r}",
             rule="All processes use one folder, so that a job can resume on other machines.",
             remedy="name a folder on a file system that all machines share.",
@@ -56,9 +56,9 @@ def require_shared(folder: str | os.PathLike[str], where: str) -> None:
 
 
 def _appears(path: Path) -> bool:
-    until = time.monotonic() + _PATIENCE
+    deadline = time.monotonic() + _PATIENCE
     while not path.exists():
-        if time.monotonic() > until:
+        if time.monotonic() > deadline:
             return False
         with contextlib.suppress(OSError):
             os.listdir(path.parent)  # makes NFS look again

@@ -34,8 +34,8 @@ def interrupted_at_once() -> Iterator[None]:
     Python would raise KeyboardInterrupt only after the wait, minutes later. Nothing has to be saved
     yet. A handler of the script is kept.
     """
-    here = threading.current_thread() is threading.main_thread()
-    if not here or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+    in_main = threading.current_thread() is threading.main_thread()
+    if not in_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         yield
         return
     signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -82,7 +82,7 @@ def reached(step: int) -> bool:
 
 def _action() -> Any:
     """Return the kernel's sigaction for SIGTERM as opaque bytes: Python cannot read a C handler."""
-    held = ctypes.create_string_buffer(512)
-    if ctypes.CDLL(None).sigaction(signal.SIGTERM, None, held):
+    buffer = ctypes.create_string_buffer(512)
+    if ctypes.CDLL(None).sigaction(signal.SIGTERM, None, buffer):
         return None
-    return held
+    return buffer

@@ -23,7 +23,7 @@ def main(arguments: list[str]) -> None:
     """Run the script or the module."""
     _end_with_launcher()
     detection.install()
-    own = os.getpid()
+    pid = os.getpid()
     try:
         if arguments[0] == "-m":
             sys.argv = arguments[1:]
@@ -35,7 +35,7 @@ def main(arguments: list[str]) -> None:
         if error.code:
             code = error.code if isinstance(error.code, int) else 1
             _fail(f"the script exited with {error.code!r}", None, code & 0xFF)
-        _end(own)
+        _end(pid)
         raise
     except BaseException as error:
         _fail(_first_words(error), error)
@@ -48,7 +48,7 @@ def main(arguments: list[str]) -> None:
         else:
             sys.excepthook(type(error), error.with_traceback(trace), trace)
         sys.exit(128 + signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1)
-    _end(own)
+    _end(pid)
 
 
 _OWN = (__file__, runpy.__file__, "<frozen runpy>")

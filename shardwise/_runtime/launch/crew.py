@@ -51,11 +51,11 @@ class Crew:
 
     def start(self, attempt: int, coordinator: str, total: int, first: int) -> None:
         """Start all processes of this machine, numbered from `first`."""
-        dealt = deal_devices(self._job)
+        visible = deal_devices(self._job)
         for k in range(self._job.processes):
             env = self._environment(attempt, coordinator, total, first + k)
-            if dealt is not None:
-                env["CUDA_VISIBLE_DEVICES"] = dealt[k]
+            if visible is not None:
+                env["CUDA_VISIBLE_DEVICES"] = visible[k]
             self._spawn(first + k, attempt, env)
 
     def signal(self, number: int) -> None:
@@ -67,9 +67,9 @@ class Crew:
     def stop(self, grace: float = FAILED_GRACE) -> None:
         """End all processes: politely, then not."""
         self._kill_groups(signal.SIGTERM)
-        until = time.monotonic() + grace
+        deadline = time.monotonic() + grace
         for watcher in self._watchers:
-            watcher.join(max(0.0, until - time.monotonic()))
+            watcher.join(max(0.0, deadline - time.monotonic()))
         self._kill_groups(signal.SIGKILL)
         for watcher in self._watchers:
             watcher.join()
@@ -100,8 +100,8 @@ class Crew:
         if self._job.nodes == 1:  # nobody else has to reach it
             env["JAX_COORDINATOR_BIND_ADDRESS"] = coordinator
         if self._job.devices is not None:
-            others = re.sub(rf"{_FLAG}=\S*", "", env.get("XLA_FLAGS", ""))
-            env["XLA_FLAGS"] = f"{others} {_FLAG}={self._job.devices}".strip()
+            flags = re.sub(rf"{_FLAG}=\S*", "", env.get("XLA_FLAGS", ""))
+            env["XLA_FLAGS"] = f"{flags} {_FLAG}={self._job.devices}".strip()
             env["JAX_PLATFORMS"] = "cpu"
         return env
 
@@ -141,12 +141,12 @@ class Crew:
                 self._lines[number] += 1
                 try:
                     self._output.line(number, line, error)
-                except (OSError, ValueError) as why:
+                except (OSError, ValueError) as problem:
                     # Nobody reads on, or the disk is full: the process itself must not wait for it.
                     if not lost:
                         lost = True
                         with contextlib.suppress(OSError, ValueError):
-                            self._output.say(f"output of process {number} is lost: {why}")
+                            self._output.say(f"output of process {number} is lost: {problem}")
 
     def _listen(self, number: int, reading: int) -> None:
         with os.fdopen(reading, encoding="utf-8") as lines:
@@ -171,20 +171,20 @@ class Crew:
     def _drain(self, number: int, reader: threading.Thread) -> None:
         """Wait until all that a process wrote is read, but not for others that hold its pipe."""
         for _ in range(10):
-            before = self._lines[number]
+            count = self._lines[number]
             reader.join(2.0)
-            if not reader.is_alive() or self._lines[number] == before:
+            if not reader.is_alive() or self._lines[number] == count:
                 return
 
     def _await_end(self, number: int, pid: int) -> None:
         """Wait until a process has ended, without reaping it; report when it is stopped."""
         changes = os.WSTOPPED | os.WCONTINUED
         while True:
-            seen = os.waitid(os.P_PID, pid, os.WEXITED | changes | os.WNOWAIT)
-            if seen is None or seen.si_code not in (os.CLD_STOPPED, os.CLD_CONTINUED):
+            status = os.waitid(os.P_PID, pid, os.WEXITED | changes | os.WNOWAIT)
+            if status is None or status.si_code not in (os.CLD_STOPPED, os.CLD_CONTINUED):
                 return
             os.waitid(os.P_PID, pid, changes | os.WNOHANG)  # it is seen, and not seen again
-            continued = seen.si_code == os.CLD_CONTINUED
+            continued = status.si_code == os.CLD_CONTINUED
             self._events.put(Paused(number, self._host, continued))
 
 

@@ -84,9 +84,9 @@ class Entry:
 
     def _greet(self, connection: socket.socket, host: str) -> None:
         wire = Wire(connection)
-        hurry = threading.Timer(SILENCE, wire.close)  # one that sends a byte now and then
-        hurry.daemon = True
-        hurry.start()
+        timer = threading.Timer(SILENCE, wire.close)  # one that sends a byte now and then
+        timer.daemon = True
+        timer.start()
         try:
             hello = admit(wire, self._job.secret)
             self._events.put(Joined(hello["node"], wire, hello))
@@ -96,7 +96,7 @@ class Entry:
         except OSError:
             wire.close()  # it has hung up, or said nothing
         finally:
-            hurry.cancel()
+            timer.cancel()
             self._places.release()
 
     def _report(self, host: str, why: str) -> None:

@@ -74,21 +74,21 @@ def first_failure(evidence: list[Evidence], paused: Mapping[int, str] | None = N
     cause = min(causes(evidence), key=rank)
     if paused and rank(cause) >= FOLLOWS:
         process, host = next(iter(paused.items()))
-        how = "it was stopped by a signal (SIGSTOP, or Ctrl-Z) and not continued"
-        words = f"The others waited for it until they gave up: {_described(cause)}."
-        return Failure(f"process {process} on {host}", how, words, 128 + signal.SIGSTOP, True)
+        reason = "it was stopped by a signal (SIGSTOP, or Ctrl-Z) and not continued"
+        message = f"The others waited for it until they gave up: {_described(cause)}."
+        return Failure(f"process {process} on {host}", reason, message, 128 + signal.SIGSTOP, True)
     if isinstance(cause, Lost):
         return Failure(f"machine {cause.node}", f"contact was lost: {cause.why}", "", 1, True)
-    who = f"process {cause.process} on {cause.host}"
+    subject = f"process {cause.process} on {cause.host}"
     if isinstance(cause, Reported) and cause.left:
-        how = f"it ended its script while {who} waited for it"
-        return Failure(cause.left, how, cause.words, cause.code)
+        reason = f"it ended its script while {subject} waited for it"
+        return Failure(cause.left, reason, cause.words, cause.code)
     if isinstance(cause, Reported):
         tails = [e.words for e in evidence if isinstance(e, Exited) and e.process == cause.process]
-        words = tails[0] if tails and tails[0] else cause.words
-        return Failure(who, describe_exit(cause.code), words, cause.code)
+        message = tails[0] if tails and tails[0] else cause.words
+        return Failure(subject, describe_exit(cause.code), message, cause.code)
     outside = cause.code in (-signal.SIGKILL, -signal.SIGTERM)
-    return Failure(who, describe_exit(cause.code), cause.words, exit_code(cause.code), outside)
+    return Failure(subject, describe_exit(cause.code), cause.words, exit_code(cause.code), outside)
 
 
 def _described(cause: Evidence) -> str:
@@ -99,12 +99,14 @@ def _described(cause: Evidence) -> str:
 
 def is_known(evidence: list[Evidence]) -> bool:
     """Return whether something was heard that need not follow from another failure."""
-    return any(rank(one) < FOLLOWS for one in causes(evidence))
+    return any(rank(cause) < FOLLOWS for cause in causes(evidence))
 
 
 def causes(evidence: list[Evidence]) -> list[Evidence]:
     """Return the evidence without the exits of processes that reported the reason before."""
-    reported = {(one.process, one.code) for one in evidence if isinstance(one, Reported)}
+    reported = {
+        (report.process, report.code) for report in evidence if isinstance(report, Reported)
+    }
     return [e for e in evidence if not (isinstance(e, Exited) and (e.process, e.code) in reported)]
 
 
@@ -113,7 +115,7 @@ def rank(one: Evidence) -> int:
     if isinstance(one, Lost):
         return 1
     if isinstance(one, Reported):
-        broken = any(words in one.words for words in _BROKEN)
+        broken = any(phrase in one.words for phrase in _BROKEN)
         return 1 if one.left else 3 if one.peer else FOLLOWS if broken else 0
     if one.code == -signal.SIGABRT:
         return FOLLOWS

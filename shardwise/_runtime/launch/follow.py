@@ -42,24 +42,24 @@ class Follower:
 
     def _join(self) -> Wire | None:
         host, port = self._job.coordinator
-        found = dial((host, port), self._job.timeout, self._is_signalled)
+        connection = dial((host, port), self._job.timeout, self._is_signalled)
         if self._signal is not None:
             return None
-        if isinstance(found, str):
+        if isinstance(connection, str):
             raise ShardwiseError(
                 explain_error(
-                    f"no answer in {self._job.timeout:g} s: {found}.",
+                    f"no answer in {self._job.timeout:g} s: {connection}.",
                     where=f"the launcher of machine 0 at {host}:{port}",
                     rule="It listens there until the job has ended.",
                     remedy="start it with --node 0; check the address, the port and firewalls.",
                 )
             )
-        self._shake_hands(found)
-        found.listen(
+        self._shake_hands(connection)
+        connection.listen(
             lambda message: self._events.put(Message(0, message)),
-            lambda why: self._events.put(Lost(0, found, why)),
+            lambda reason: self._events.put(Lost(0, connection, reason)),
         )
-        return found
+        return connection
 
     def _shake_hands(self, wire: Wire) -> None:
         hello = {
@@ -144,10 +144,10 @@ class Follower:
 
     def _drain(self) -> None:
         """Forget the ends of processes that were stopped, and nothing else."""
-        kept = []
+        remaining = []
         while not self._events.empty():
             event = self._events.get()
             if not isinstance(event, Exited | Reported | Ended | Paused):
-                kept.append(event)
-        for event in kept:
+                remaining.append(event)
+        for event in remaining:
             self._events.put(event)

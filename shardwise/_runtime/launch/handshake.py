@@ -33,19 +33,19 @@ class RejectedError(Exception):
 
 def read_secret(path: Path | None) -> bytes:
     """Return the job secret from a file or from the environment; empty if there is none."""
-    where = f"the file {str(path)!r}" if path is not None else f"the variable {VARIABLE}"
+    source = f"the file {str(path)!r}" if path is not None else f"the variable {VARIABLE}"
     try:
         text = os.environ.get(VARIABLE, "") if path is None else path.read_text(encoding="utf-8")
         open_to_all = path is not None and path.stat().st_mode & 0o077
     except (OSError, UnicodeDecodeError) as error:
-        raise _bad_secret(where, f"it cannot be read: {error}") from None
+        raise _bad_secret(source, f"it cannot be read: {error}") from None
     secret = text.strip()
     if path is None and not secret:
         return b""
     if len(secret) < FEWEST:
-        raise _bad_secret(where, f"it has {len(secret)} characters")
+        raise _bad_secret(source, f"it has {len(secret)} characters")
     if open_to_all:
-        raise _bad_secret(where, "other users may read it", f"chmod 600 {path}")
+        raise _bad_secret(source, "other users may read it", f"chmod 600 {path}")
     return secret.encode()
 
 
@@ -74,13 +74,13 @@ def admit(wire: Wire, secret: bytes) -> dict[str, Any]:
         answer = wire.receive()
     except ValueError as error:
         raise RejectedError(str(error)) from None
-    why = _unfit(answer) or _unproved(secret, answer, nonce)
-    if why:
-        wire.send(rejected=why)
-        raise RejectedError(why)
-    words = answer["nonce"] + nonce
-    wire.send(proof=_mac(secret, "lead", words))
-    wire.secure(_key(secret, words), "lead", "follow")
+    reason = _unfit(answer) or _unproved(secret, answer, nonce)
+    if reason:
+        wire.send(rejected=reason)
+        raise RejectedError(reason)
+    nonces = answer["nonce"] + nonce
+    wire.send(proof=_mac(secret, "lead", nonces))
+    wire.secure(_key(secret, nonces), "lead", "follow")
     return answer
 
 
@@ -105,10 +105,10 @@ def join(wire: Wire, secret: bytes, hello: dict[str, Any]) -> None:
         raise RejectedError(str(error)) from None
     if "rejected" in verdict:
         raise RejectedError(shown(str(verdict["rejected"]), 300).strip("'\""))
-    words = nonce + greeting["nonce"]
-    if not _same(verdict.get("proof"), _mac(secret, "lead", words)):
+    nonces = nonce + greeting["nonce"]
+    if not _same(verdict.get("proof"), _mac(secret, "lead", nonces)):
         raise RejectedError("its job secret is another one")
-    wire.secure(_key(secret, words), "follow", "lead")
+    wire.secure(_key(secret, nonces), "follow", "lead")
 
 
 def _unfit(answer: dict[str, Any]) -> str:
@@ -118,8 +118,8 @@ def _unfit(answer: dict[str, Any]) -> str:
         if is_ours:
             return _other_version(answer.get("protocol"))
         return f"it sent {shown(json.dumps(answer))}, which is no message of shardwise launch"
-    wanted = {"node": int, "processes": int, "signature": dict, "nonce": str, "proof": str}
-    for name, kind in wanted.items():
+    fields = {"node": int, "processes": int, "signature": dict, "nonce": str, "proof": str}
+    for name, kind in fields.items():
         if type(answer.get(name)) is not kind:
             return f"its {name} is {shown(repr(answer.get(name)))}"
     if answer["processes"] < 1:
@@ -135,11 +135,11 @@ def _other_version(protocol: Any) -> str:
 
 def _unproved(secret: bytes, answer: dict[str, Any], nonce: str) -> str:
     signed = {name: value for name, value in answer.items() if name != "proof"}
-    right = _mac(secret, "follow", nonce + _canonical(signed))
-    if _same(answer["proof"], right):
+    expected = _mac(secret, "follow", nonce + _canonical(signed))
+    if _same(answer["proof"], expected):
         return ""
-    given = "" if secret else f"; the launcher of machine 0 has none (--secret-file, {VARIABLE})"
-    return f"its job secret is another one{given}"
+    hint = "" if secret else f"; the launcher of machine 0 has none (--secret-file, {VARIABLE})"
+    return f"its job secret is another one{hint}"
 
 
 def _same(found: Any, right: str) -> bool:

@@ -49,7 +49,7 @@ class Job:
 
     def check(self) -> None:
         """Raise on what cannot be run."""
-        for name, value, least in (
+        for name, value, minimum in (
             ("--processes", self.processes, 1),
             ("--devices", self.devices, 1),
             ("--nodes", self.nodes, 1),
@@ -57,8 +57,8 @@ class Job:
             ("--timeout", self.timeout, 1),
             ("--grace", self.grace, 0),
         ):
-            if value is not None and value < least:
-                raise _wrong(f"{name} {value}", f"It is at least {least}.", f"{name} {least}")
+            if value is not None and value < minimum:
+                raise _wrong(f"{name} {value}", f"It is at least {minimum}.", f"{name} {minimum}")
         if not 0 <= self.node < self.nodes:
             raise _wrong(
                 f"--node {self.node} of --nodes {self.nodes}",
@@ -78,10 +78,10 @@ class Job:
         script = self.command[0]
         if self.module:
             try:
-                found = importlib.util.find_spec(script) is not None
+                exists = importlib.util.find_spec(script) is not None
             except (ImportError, ValueError):
-                found = False
-            if not found and not Path(*script.split(".")).with_suffix(".py").exists():
+                exists = False
+            if not exists and not Path(*script.split(".")).with_suffix(".py").exists():
                 raise _wrong(f"-m {script}", "There is no such module here.", "-m package.module")
         elif not Path(script).is_file():
             raise _wrong(f"the script {script!r}", "There is no such file here.", "-m for a module")
@@ -104,22 +104,22 @@ def deal_devices(job: Job) -> list[str] | None:
     """The value of CUDA_VISIBLE_DEVICES for each process; None where nothing is to be dealt out."""
     if job.devices is not None or job.processes == 1:
         return None
-    given = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if given is None:
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
         cards = [p.name.removeprefix("nvidia") for p in Path("/dev").glob("nvidia[0-9]*")]
-        found = sorted(cards, key=int)
+        gpus = sorted(cards, key=int)
     else:
-        found = [x for x in given.split(",") if x]
-    if not found:
+        gpus = [x for x in visible.split(",") if x]
+    if not gpus:
         return None
-    if len(found) % job.processes:
+    if len(gpus) % job.processes:
         raise _wrong(
-            f"--processes {job.processes} for {len(found)} accelerators",
+            f"--processes {job.processes} for {len(gpus)} accelerators",
             "Each process has as many accelerators as the others.",
-            f"--processes {len(found)}, or --devices N for virtual CPU devices",
+            f"--processes {len(gpus)}, or --devices N for virtual CPU devices",
         )
-    each = len(found) // job.processes
-    return [",".join(found[k * each : (k + 1) * each]) for k in range(job.processes)]
+    count = len(gpus) // job.processes
+    return [",".join(gpus[k * count : (k + 1) * count]) for k in range(job.processes)]
 
 
 def parse_address(text: str) -> tuple[str, int]:

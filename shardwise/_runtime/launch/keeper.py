@@ -47,13 +47,13 @@ def _keep(reading: int) -> None:
     os.setsid()  # Ctrl-C is not meant for this process
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    nothing = os.open(os.devnull, os.O_RDWR)
+    devnull = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
-        os.dup2(nothing, stream)
-    for held in _descriptors():
-        if held > 2 and held != reading:
+        os.dup2(devnull, stream)
+    for descriptor in _descriptors():
+        if descriptor > 2 and descriptor != reading:
             with contextlib.suppress(OSError):
-                os.close(held)
+                os.close(descriptor)
     groups: set[int] = set()
     with os.fdopen(reading) as lines:
         for line in lines:

@@ -64,7 +64,7 @@ class Lead:
     def run(self) -> int:
         """Run the job to its end; gives the exit code."""
         entry = Entry(self._job, self._events, self._output) if self._job.nodes > 1 else None
-        alike: list[tuple[str, bool]] = []
+        history: list[tuple[str, bool]] = []
         code = 1
         try:
             for attempt in range(self._job.restarts + 1):
@@ -72,25 +72,25 @@ class Lead:
                 if self._signal is not None:
                     code = 128 + self._signal
                     break
-                began = time.monotonic()
+                started = time.monotonic()
                 failure = self._attempt(attempt)
-                seconds = time.monotonic() - began
+                seconds = time.monotonic() - started
                 code = 0 if failure is None else failure.code
                 if failure is None or self._signal is not None:
                     break
                 in_vain = seconds < SOON and not failure.outside and not self._progressed
-                alike.append((failure.line, in_vain))
-                left = self._job.restarts - attempt
-                if self._is_loop(alike):
+                history.append((failure.line, in_vain))
+                remaining = self._job.restarts - attempt
+                if self._is_loop(history):
                     self._output.say(
                         f"{LOOP} attempts in a row failed alike within {SOON:g} s of their start: "
                         f"a crash loop, which starting again does not end.\n{failure.brief}"
                     )
                     break
-                if left:
+                if remaining:
                     self._output.say(
-                        f"starting again after an attempt of {seconds:.0f} s, {left} "
-                        f"restart{'s' * (left > 1)} left"
+                        f"starting again after an attempt of {seconds:.0f} s, {remaining} "
+                        f"restart{'s' * (remaining > 1)} left"
                     )
                 elif self._output.interrupted:  # repeat the failure: it should be read last
                     self._output.say(failure.brief)
@@ -140,27 +140,27 @@ class Lead:
 
     def _watch(self, running: set[int], leavers: Leavers) -> list[Evidence]:
         """Until all have ended, or the first bad news."""
-        until: float | None = None
+        deadline: float | None = None
         while running:
-            left = 1.0 if until is None else until - time.monotonic()
-            if until is not None and left <= 0:
+            remaining = 1.0 if deadline is None else deadline - time.monotonic()
+            if deadline is not None and remaining <= 0:
                 self._output.say(f"still running {self._job.grace:g} s after the signal: killed")
                 break
-            event = self._next(min(left, 1.0))
-            if words := leavers.notice(running):
-                self._output.say(words)
+            event = self._next(min(remaining, 1.0))
+            if message := leavers.notice(running):
+                self._output.say(message)
             if isinstance(event, Ended):
                 leavers.add(event)
             elif isinstance(event, Signalled):
-                if until is not None:  # a second one: now
+                if deadline is not None:  # a second one: now
                     break
-                until = time.monotonic() + self._job.grace
+                deadline = time.monotonic() + self._job.grace
                 self._pass_on(event.number)
             elif isinstance(event, Exited):
                 running.discard(event.process)
-                if event.code and until is None:
+                if event.code and deadline is None:
                     return [event]
-            elif isinstance(event, Reported | Lost) and until is None:
+            elif isinstance(event, Reported | Lost) and deadline is None:
                 return [event]
         return []
 
@@ -169,9 +169,9 @@ class Lead:
 
         Nothing more comes once no process is `running`.
         """
-        began = time.monotonic()
-        while (waited := time.monotonic() - began) < PATIENCE:
-            if waited >= SETTLE and (
+        started = time.monotonic()
+        while (elapsed := time.monotonic() - started) < PATIENCE:
+            if elapsed >= SETTLE and (
                 not running or self._paused or is_known(evidence) or leavers.blamed(evidence)
             ):
                 return
@@ -197,9 +197,9 @@ class Lead:
         for wire in self._wires.values():
             wire.send(do="stop")
         self._crew.stop()
-        waiting, until = set(self._wires), time.monotonic() + FAILED_GRACE + 10
-        while (waiting & set(self._wires)) and (left := until - time.monotonic()) > 0:
-            event = self._next(left)
+        waiting, deadline = set(self._wires), time.monotonic() + FAILED_GRACE + 10
+        while (waiting & set(self._wires)) and (remaining := deadline - time.monotonic()) > 0:
+            event = self._next(remaining)
             if isinstance(event, Message) and event.message.get("say") == "stopped":
                 waiting.discard(event.node)
         while self._next(0) is not None:  # the ends of processes that were stopped
@@ -230,13 +230,13 @@ class Lead:
         return event
 
     def _note_paused(self, event: Paused) -> None:
-        who = f"process {event.process} on {event.host}"
+        subject = f"process {event.process} on {event.host}"
         if event.continued:
             self._paused.pop(event.process, None)
-            self._output.say(f"{who} was continued")
+            self._output.say(f"{subject} was continued")
         else:
             self._paused[event.process] = event.host
-            self._output.say(f"{who} was stopped by a signal; the others wait for it")
+            self._output.say(f"{subject} was stopped by a signal; the others wait for it")
 
     def _translated(self, received: Message) -> Any:
         """Return a message of another launcher as the event that it reports."""
@@ -251,12 +251,12 @@ class Lead:
 
     def _await_nodes(self) -> None:
         """Until the launchers of all machines have joined."""
-        until = time.monotonic() + self._job.timeout
+        deadline = time.monotonic() + self._job.timeout
         reported = False
         while len(self._wires) < self._job.nodes - 1 and self._signal is None:
             missing = [k for k in range(1, self._job.nodes) if k not in self._wires]
             names = ", ".join(map(str, missing))
-            if time.monotonic() > until:
+            if time.monotonic() > deadline:
                 raise ShardwiseError(
                     explain_error(
                         f"machine {names} did not come within {self._job.timeout:g} s.",
@@ -274,27 +274,27 @@ class Lead:
                 self._signal = event.number
 
     def _admit(self, joined: Joined) -> None:
-        own, hello = self._job.signature(), joined.hello
-        wrong = [
+        signature, hello = self._job.signature(), joined.hello
+        problems = [
             f"{name} is {value} on machine 0 and {_text(hello['signature'].get(name))} on machine "
             f"{joined.node}."
-            for name, value in own.items()
+            for name, value in signature.items()
             if hello["signature"].get(name) != value
         ]
         if joined.node in self._wires:
-            wrong.append(f"there is a launcher with --node {joined.node} already.")
+            problems.append(f"there is a launcher with --node {joined.node} already.")
         if not 0 < joined.node < self._job.nodes:
-            wrong.append(f"there is no machine {joined.node} of {self._job.nodes}.")
-        if wrong:
-            self._output.say(f"refused: {wrong[0]}")
-            joined.wire.send(do="refuse", words=wrong[0])
+            problems.append(f"there is no machine {joined.node} of {self._job.nodes}.")
+        if problems:
+            self._output.say(f"refused: {problems[0]}")
+            joined.wire.send(do="refuse", words=problems[0])
             joined.wire.close()
             return
         self._wires[joined.node] = joined.wire
         self._sizes[joined.node] = hello["processes"]
         joined.wire.listen(
             lambda message: self._events.put(Message(joined.node, message)),
-            lambda why: self._events.put(Lost(joined.node, joined.wire, why)),
+            lambda reason: self._events.put(Lost(joined.node, joined.wire, reason)),
         )
 
 

@@ -43,12 +43,12 @@ class Leavers:
 
     def notice(self, alive: set[int]) -> str | None:
         """Return a line on who waits for whom, if a notice is due."""
-        waited = time.monotonic() - self._began
+        elapsed = time.monotonic() - self._began
         waiting, running = alive & self._hosts.keys(), alive - self._hosts.keys()
-        if not waiting or not running or waited < self._notice:
+        if not waiting or not running or elapsed < self._notice:
             return None
         self._notice *= AGAIN
-        return still_running(waiting, running, waited)
+        return still_running(waiting, running, elapsed)
 
     def blamed(self, evidence: list[Evidence]) -> Failure | None:
         """Return the failure if JAX gave up waiting at the end of the script; None otherwise."""
@@ -57,14 +57,14 @@ class Leavers:
         if not (gave_up and late and self._hosts) or is_known(evidence):
             return None
         first, host = next(iter(self._hosts.items()))
-        words = explain_error(
+        message = explain_error(
             f"{_named(late)} did not come to the end of the script as well before JAX gave up.",
             rule="All processes run the same steps and collectives, and end at about one time.",
             remedy="make their loops equally long; what one of them does alone at the end, such as "
             "writing files, may take an hour in scripts that begin with sw.connect().",
         )
-        how = "it ended its script while others ran on, and JAX waited for them in vain"
-        return Failure(f"process {first} on {host}", how, words, 1)
+        reason = "it ended its script while others ran on, and JAX waited for them in vain"
+        return Failure(f"process {first} on {host}", reason, message, 1)
 
 
 def still_running(ended: Collection[int], running: Collection[int], seconds: float) -> str:
@@ -76,6 +76,6 @@ def still_running(ended: Collection[int], running: Collection[int], seconds: flo
 
 
 def _named(processes: Collection[int]) -> str:
-    found = sorted(processes)
-    more = f" and {len(found) - 8} more" if len(found) > 8 else ""
-    return f"process {', '.join(map(str, found[:8]))}{more}"
+    numbers = sorted(processes)
+    rest = f" and {len(numbers) - 8} more" if len(numbers) > 8 else ""
+    return f"process {', '.join(map(str, numbers[:8]))}{rest}"

@@ -26,8 +26,8 @@ _GREETING = re.compile(
 
 def _is_greeting(line: bytes) -> bool:
     """Whether Gloo, which JAX uses on CPUs, says that all is well, amid what the script prints."""
-    found = _GREETING.fullmatch(line)
-    return found is not None and found[1] == found[2]
+    match = _GREETING.fullmatch(line)
+    return match is not None and match[1] == match[2]
 
 
 class Output:

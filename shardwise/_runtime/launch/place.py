@@ -9,5 +9,5 @@ _NUMBERS = ("SHARDWISE_PROCESS", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RA
 
 def process_number() -> int:
     """The number of this process; 0 if it is alone."""
-    given = (os.environ.get(name, "") for name in _NUMBERS)
-    return next((int(text) for text in given if text.isdigit()), 0)
+    texts = (os.environ.get(name, "") for name in _NUMBERS)
+    return next((int(text) for text in texts if text.isdigit()), 0)

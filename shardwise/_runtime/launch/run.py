@@ -37,11 +37,11 @@ def run(job: Job) -> int:
 
 @contextlib.contextmanager
 def _signals_to(events: queue.SimpleQueue[Any]) -> Iterator[None]:
-    before = {
+    handlers = {
         number: signal.signal(number, lambda n, _: events.put(Signalled(n))) for number in PASSED_ON
     }
     try:
         yield
     finally:
-        for number, handler in before.items():
+        for number, handler in handlers.items():
             signal.signal(number, handler)

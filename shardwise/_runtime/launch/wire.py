@@ -139,8 +139,8 @@ def dial(address: tuple[str, int], limit: float, stop: Callable[[], bool]) -> Wi
         limit: Seconds to try.
         stop: Whether to give up.
     """
-    until, reason = time.monotonic() + limit, "it was not tried"
-    while time.monotonic() < until and not stop():
+    deadline, reason = time.monotonic() + limit, "it was not tried"
+    while time.monotonic() < deadline and not stop():
         try:
             return Wire(socket.create_connection(address, timeout=5))
         except OSError as error:

@@ -94,8 +94,8 @@ class ObjectStep(TrainingStep):
         self.__name__ = step_name(loss)
         check_loss(loss, options.rng, "model")
         self._loss, self._options, self._statistics = loss, options, statistics
-        lost = "the model", "build it anew, or use donate=False"
-        self._runner = Runner(self._program, options, lost)
+        deletion = "the model", "build it anew, or use donate=False"
+        self._runner = Runner(self._program, options, deletion)
         self._kinds: dict[Any, Kind] = {}
         self._made = Made()
 
@@ -111,8 +111,8 @@ class ObjectStep(TrainingStep):
             mesh: Trace the step for this mesh instead, uncompiled: `sw.check`, `sw.explain` and
                 `sw.simulate` pass it.
         """
-        kind, held = self._taken_apart(model, optimizer)
-        *arrays, streams = (part.arrays for part in held)
+        kind, variables = self._taken_apart(model, optimizer)
+        *arrays, streams = (part.arrays for part in variables)
         settled = self._made.are([leaf for part in arrays for leaf in part])
         if self._options.donate and mesh is None and not settled:
             with no_mesh():  # the caller may hold arrays of a new model too
@@ -120,14 +120,14 @@ class ObjectStep(TrainingStep):
         new, (streams, metrics) = self._runner(kind, arrays, streams, batch, mesh, settled)
         if mesh is None:
             self._made.remember([leaf for part in new for leaf in part])
-        for part, values in zip(held, [*new, streams], strict=True):
+        for part, values in zip(variables, [*new, streams], strict=True):
             part.write(values)
         return metrics
 
     def lower(self, model: Any, optimizer: Any, batch: Any) -> jax.stages.Lowered:
         """Return the step lowered for these arguments: for its text, its memory and its cost."""
-        kind, held = self._taken_apart(model, optimizer)
-        *arrays, streams = (part.arrays for part in held)
+        kind, variables = self._taken_apart(model, optimizer)
+        *arrays, streams = (part.arrays for part in variables)
         return self._runner.lower(kind, arrays, streams, batch)
 
     def _taken_apart(self, model: Any, optimizer: Any) -> tuple[Kind, tuple[Held, ...]]:
@@ -135,16 +135,21 @@ class ObjectStep(TrainingStep):
         streams."""
         _check_types(model, optimizer)
         graph, params, rest, streams = nnx.split(model, optimizer.wrt, _NOT_RNG, ...)
-        own, state = nnx.split(optimizer)
-        held = Held(model, params), Held(model, rest), Held(optimizer, state), Held(model, streams)
-        shapes = tuple(leaf.shape for part in held[::2] for leaf in part.arrays)
-        key = graph, own, shapes, tuple(part.values for part in held)
+        optimizer_graph, state = nnx.split(optimizer)
+        variables = (
+            Held(model, params),
+            Held(model, rest),
+            Held(optimizer, state),
+            Held(model, streams),
+        )
+        shapes = tuple(leaf.shape for part in variables[::2] for leaf in part.arrays)
+        key = graph, optimizer_graph, shapes, tuple(part.values for part in variables)
         kind = self._kinds.get(key)
         if kind is None:
             with no_mesh():
                 _check_match(optimizer, params)
-            kind = self._kinds[key] = Kind(graph, own, held)
-        return kind, held
+            kind = self._kinds[key] = Kind(graph, optimizer_graph, variables)
+        return kind, variables
 
     def advance(self, state: Any, batch: Any) -> tuple[Any, dict[str, Any]]:
         """Run one step, as `fit` calls it: the state is the pair of model and optimizer."""
@@ -192,9 +197,9 @@ class ObjectStep(TrainingStep):
         )
         rest_after = reduced.state["model"]
         model = nnx.merge(kind.model, params, rest_after, keys, copy=True)
-        further = extra_arguments(optimizer.tx, reduced)
+        extra = extra_arguments(optimizer.tx, reduced)
         with updating(optimizer.opt_state):
-            optimizer.update(model, reduced.grads, **further)
+            optimizer.update(model, reduced.grads, **extra)
         new = (nnx.state(model, optimizer.wrt), rest_after, nnx.state(optimizer))
         new = choose(reduced, new, (params, rest, state))
         metrics = report(self._options, reduced, new[0])
@@ -206,8 +211,8 @@ class ObjectStep(TrainingStep):
             streams = _split(state["rngs"], place)
             model = nnx.merge(graph, params, state["model"], streams, copy=True)
             output = self._loss(model, batch, *self._options.keys(place))
-            after, _, new, _ = nnx.split(model, wrt, _NOT_RNG, ...)
-            if after != graph:
+            new_graph, _, new, _ = nnx.split(model, wrt, _NOT_RNG, ...)
+            if new_graph != graph:
                 raise _restructured()
             return output, {**state, "model": new}
 
@@ -227,10 +232,10 @@ def _split(streams: Any, place: Place) -> Any:
     new = {}
     for path, variable in flat.items():
         if isinstance(variable, nnx.RngKey):
-            mix = split
+            split_all = split
             for _ in range(variable[...].ndim):
-                mix = jax.vmap(mix)
-            value = mix(variable[...], flat[(*path[:-1], "count")][...])
+                split_all = jax.vmap(split_all)
+            value = split_all(variable[...], flat[(*path[:-1], "count")][...])
         else:
             value = jnp.zeros_like(variable[...])
         new[path] = variable.replace(value)
@@ -285,15 +290,15 @@ def _check_match(optimizer: Any, params: Any) -> None:
         )
     refuse_integers(params, f"what wrt={optimizer.wrt} selects", "wrt=nnx.Param")
     expected = jax.eval_shape(lambda p: optimizer.tx.init(nnx.as_pure(p)), params)
-    want = [(x.shape, x.dtype) for x in jax.tree.leaves(expected)]
-    have = [(x.shape, x.dtype) for x in jax.tree.leaves(nnx.as_pure(optimizer.opt_state))]
-    if want != have:
-        differing = [(w, h) for w, h in zip(want, have, strict=False) if w != h]
+    needed = [(x.shape, x.dtype) for x in jax.tree.leaves(expected)]
+    actual = [(x.shape, x.dtype) for x in jax.tree.leaves(nnx.as_pure(optimizer.opt_state))]
+    if needed != actual:
+        mismatches = [(w, h) for w, h in zip(needed, actual, strict=False) if w != h]
         detail = (
-            f"an array of {list(differing[0][1][0])} where this model needs "
-            f"{list(differing[0][0][0])}"
-            if differing
-            else f"{len(have)} arrays where this model needs {len(want)}"
+            f"an array of {list(mismatches[0][1][0])} where this model needs "
+            f"{list(mismatches[0][0][0])}"
+            if mismatches
+            else f"{len(actual)} arrays where this model needs {len(needed)}"
         )
         raise ShardingError(
             f"it was built for another model: its state has {detail}",

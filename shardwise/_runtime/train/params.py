@@ -178,8 +178,8 @@ class DataParallel(TrainingStep):
         self._optimizer = optimizer
         self._kinds: dict[Any, _Kind] = {}
         self._objective = Objective(self._call_loss, options.has_aux, statistics)
-        lost = "the state", "go on with the state that the last step gave"
-        self._runner = Runner(self._program, options, lost)
+        deletion = "the state", "go on with the state that the last step gave"
+        self._runner = Runner(self._program, options, deletion)
 
     def init(self, params: Any) -> TrainState:
         """Return the initial state.
@@ -232,16 +232,16 @@ class DataParallel(TrainingStep):
                 remedy="state = step.init(params)",
             )
         leaves, structure = jax.tree.flatten(state)
-        noted = state.recall(leaves)
-        if noted is not None and noted.step is self and noted.structure == structure:
-            kind, settled = noted, True
+        recorded = state.recall(leaves)
+        if recorded is not None and recorded.step is self and recorded.structure == structure:
+            kind, settled = recorded, True
         else:
             kind, settled = self._kind(state, structure), False
         new, metrics = self._runner(kind, leaves, (), batch, mesh, settled)
-        made: TrainState = jax.tree.unflatten(kind.after, new)
+        new_state: TrainState = jax.tree.unflatten(kind.after, new)
         if mesh is None and kind.stable:
-            made.remember(kind, new)
-        return made, metrics
+            new_state.remember(kind, new)
+        return new_state, metrics
 
     def _kind(self, state: TrainState, structure: Any) -> _Kind:
         """Return the structure of a state; raise for a state of another optimizer."""
@@ -249,8 +249,8 @@ class DataParallel(TrainingStep):
         if kind is None:
             with no_mesh():
                 shapes = shapes_of(state.params)
-                want = jax.tree.structure(jax.eval_shape(self._optimizer.init, shapes))
-            if jax.tree.structure(state.opt_state) != want:
+                expected = jax.tree.structure(jax.eval_shape(self._optimizer.init, shapes))
+            if jax.tree.structure(state.opt_state) != expected:
                 raise ShardingError(
                     "its opt_state belongs to another optimizer",
                     where="the state",
@@ -307,10 +307,10 @@ class DataParallel(TrainingStep):
             self._options.step_key(state.step),
             padded=padded,
         )
-        further = extra_arguments(self._optimizer, reduced)
+        extra = extra_arguments(self._optimizer, reduced)
         with updating(state.opt_state):
             updates, opt_state = self._optimizer.update(
-                reduced.grads, state.opt_state, state.params, **further
+                reduced.grads, state.opt_state, state.params, **extra
             )
         from optax import apply_updates
 
@@ -323,8 +323,8 @@ class DataParallel(TrainingStep):
         params, opt_state, collections = new
         metrics = report(self._options, reduced, params)
         new = TrainState(params, opt_state, state.step + 1, collections)
-        leaves, after = jax.tree.flatten(new)
-        kind.made(after)
+        leaves, new_structure = jax.tree.flatten(new)
+        kind.made(new_structure)
         return leaves, metrics
 
     def _call_loss(self, params: Any, collections: Any, batch: Any, place: Place) -> Any:
@@ -346,13 +346,17 @@ def _check_kept(name: str, old: Any, new: Any) -> None:
     """Raise if a collection has grown: the next step would need another program."""
 
     def shapes(tree: Any) -> dict[str, tuple[int, ...]]:
-        found = jax.tree_util.tree_leaves_with_path(tree)
-        return {jax.tree_util.keystr(p, simple=True, separator="."): jnp.shape(x) for p, x in found}
+        leaves = jax.tree_util.tree_leaves_with_path(tree)
+        return {
+            jax.tree_util.keystr(p, simple=True, separator="."): jnp.shape(x) for p, x in leaves
+        }
 
-    was, now = shapes(old), shapes(new)
-    if was != now:
-        first = min(key for key in {*was, *now} if was.get(key) != now.get(key))
-        shape = [list(x[first]) if first in x else "not there" for x in (was, now)]
+    old_shapes, new_shapes = shapes(old), shapes(new)
+    if old_shapes != new_shapes:
+        first = min(
+            key for key in {*old_shapes, *new_shapes} if old_shapes.get(key) != new_shapes.get(key)
+        )
+        shape = [list(x[first]) if first in x else "not there" for x in (old_shapes, new_shapes)]
         raise ShardingError(
             f"{name}.{first} was {shape[0]} before it and is {shape[1]} after it",
             where="the loss",
@@ -363,9 +367,9 @@ def _check_kept(name: str, old: Any, new: Any) -> None:
 
 
 def _no_updates(mutable: tuple[str, ...], found: list[str] | None = None) -> ShardingError:
-    what = "it returned no updated collections" if found is None else f"it returned {found}"
+    problem = "it returned no updated collections" if found is None else f"it returned {found}"
     return ShardingError(
-        f"{what}; mutable names {list(mutable)}",
+        f"{problem}; mutable names {list(mutable)}",
         where="the loss",
         rule="With mutable= a loss returns a pair: losses, and a dict of those collections.",
         remedy="y, updates = model.apply(variables, x, mutable=[...]); return losses, updates",

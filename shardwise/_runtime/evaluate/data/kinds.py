@@ -77,38 +77,42 @@ class ExampleSource(Source):
             raise _endless(self.length, type(data).__name__)
         with noted(f"reading example 0 of {self.label}"):
             first = self._one(0)
-        where = f"example 0 of {self.label}"
-        refuse_bare(first, where)
+        location = f"example 0 of {self.label}"
+        refuse_bare(first, location)
         paths, self.structure = leaves_of(first)
         if not paths:
             raise _bare(f"example 0 is {first!r}", f"{self.label}")
         names = [jax.tree_util.keystr(path) for path, _ in paths]
-        arrays = [_plain(leaf, where, name) for name, (_, leaf) in zip(names, paths, strict=True)]
+        arrays = [
+            _plain(leaf, location, name) for name, (_, leaf) in zip(names, paths, strict=True)
+        ]
         self._dtypes = [array.dtype for array in arrays]
         self.rows = [
-            Row(name, array.shape, device_dtype(array.dtype, f"data{name} in {where}"))
+            Row(name, array.shape, device_dtype(array.dtype, f"data{name} in {location}"))
             for name, array in zip(names, arrays, strict=True)
         ]
 
     def read(self, start: int, stop: int) -> list[Any]:
         """Read examples; each is copied before the next is read, which may reuse its memory."""
-        wanted = range(start, min(stop, self.length or 0))
-        found = [
-            np.empty((len(wanted), *row.shape), dtype)
+        indices = range(start, min(stop, self.length or 0))
+        columns = [
+            np.empty((len(indices), *row.shape), dtype)
             for row, dtype in zip(self.rows, self._dtypes, strict=True)
         ]
-        for place, (index, example) in enumerate(zip(wanted, self._examples(wanted), strict=True)):
+        for place, (index, example) in enumerate(
+            zip(indices, self._examples(indices), strict=True)
+        ):
             paths, structure = leaves_of(example)
             if structure != self.structure:
                 raise unlike(f"example {index}", structure, self.structure)
-            for row, column, (_, leaf) in zip(self.rows, found, paths, strict=True):
+            for row, column, (_, leaf) in zip(self.rows, columns, paths, strict=True):
                 array = _plain(leaf, f"example {index}", row.path)
                 if array.shape != row.shape:
                     raise misshapen(f"example {index}", row, array.shape, row.shape)
                 if not np.can_cast(array.dtype, column.dtype, "safe"):
                     raise misshapen(f"example {index}", row, array.dtype, column.dtype)
                 column[place] = array
-        return found
+        return columns
 
     def _examples(self, wanted: range) -> Iterable[Any]:
         if self._many is None:
@@ -162,15 +166,15 @@ class BatchSource(Source):
         while self._drawn < stop and self._draw():
             pass
         with self._lock:
-            held = list(self._held)
+            batches = list(self._held)
         parts = [
             [leaf[max(start - first, 0) : stop - first] for leaf in leaves]
-            for first, leaves in held
+            for first, leaves in batches
             if first < stop and first + len(leaves[0]) > start
         ]
         if not self.retains:
             self.release(stop)
-        del held
+        del batches
         if len(parts) == 1:
             return parts[0]
         if not parts:
@@ -210,26 +214,26 @@ class BatchSource(Source):
         return True
 
     def _checked(self, batch: Any) -> list[Any]:
-        where = f"batch {self._number}"
+        location = f"batch {self._number}"
         paths, structure = leaves_of(batch, whole=False)
         if not paths:
-            raise _bare(f"{where} is {batch!r}", self.label)
+            raise _bare(f"{location} is {batch!r}", self.label)
         names = [jax.tree_util.keystr(path) for path, _ in paths]
-        leaves = [_copy(leaf, where, name) for name, (_, leaf) in zip(names, paths, strict=True)]
-        common_length(names, leaves, where)
+        leaves = [_copy(leaf, location, name) for name, (_, leaf) in zip(names, paths, strict=True)]
+        common_length(names, leaves, location)
         if not self.rows:
             self.structure = structure
             self.rows = [
-                Row(name, leaf.shape[1:], device_dtype(leaf.dtype, f"data{name} in {where}"))
+                Row(name, leaf.shape[1:], device_dtype(leaf.dtype, f"data{name} in {location}"))
                 for name, leaf in zip(names, leaves, strict=True)
             ]
         if structure != self.structure:
-            raise unlike(where, structure, self.structure)
+            raise unlike(location, structure, self.structure)
         for row, leaf in zip(self.rows, leaves, strict=True):
             if leaf.shape[1:] != row.shape:
-                raise misshapen(where, row, leaf.shape, ("batch", *row.shape))
+                raise misshapen(location, row, leaf.shape, ("batch", *row.shape))
             if device_dtype(leaf.dtype, row.label) != row.dtype:
-                raise misshapen(where, row, leaf.dtype, row.dtype)
+                raise misshapen(location, row, leaf.dtype, row.dtype)
         return leaves
 
 

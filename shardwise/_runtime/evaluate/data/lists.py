@@ -31,8 +31,8 @@ def _is_numbers(value: Any) -> bool:
 
     None and empty lists among them are accepted here, and rejected by `array_of`.
     """
-    found = [x for x in _members(value) if x is not None] if type(value) is list else []
-    return bool(found) and all(isinstance(x, int | float | complex | np.generic) for x in found)
+    members = [x for x in _members(value) if x is not None] if type(value) is list else []
+    return bool(members) and all(isinstance(x, int | float | complex | np.generic) for x in members)
 
 
 def _members(value: list[Any]) -> Iterator[Any]:

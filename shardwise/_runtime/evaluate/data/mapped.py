@@ -21,10 +21,10 @@ class MappedFile:
 
     def check(self) -> None:
         """Raise if the file has become shorter: reading its missing pages ends in SIGBUS."""
-        now = self.map.size()
-        if now < self.size:
+        size = self.map.size()
+        if size < self.size:
             raise ShardwiseError(
-                f"it has {now} bytes, and had {self.size} when it was mapped.",
+                f"it has {size} bytes, and had {self.size} when it was mapped.",
                 where=f"data, the file {self.name}",
                 rule="A file must not become shorter while it is read.",
                 remedy="write new data to another file, and rename it into place.",

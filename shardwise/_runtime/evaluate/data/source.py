@@ -104,12 +104,12 @@ class Source:
 
     def fingerprint(self) -> dict[str, str]:
         """Return length, dtypes, shapes and a hash of some examples, which identify the data."""
-        found = {} if self.length is None else {"the length of the data": str(self.length)}
+        facts = {} if self.length is None else {"the length of the data": str(self.length)}
         for row, sample in zip(self.rows, self.samples(), strict=True):
-            found[row.label] = str(row)
+            facts[row.label] = str(row)
             content = np.ascontiguousarray(sample).tobytes()
-            found[f"the content of {row.label}"] = hashlib.sha256(content).hexdigest()[:16]
-        return found
+            facts[f"the content of {row.label}"] = hashlib.sha256(content).hexdigest()[:16]
+        return facts
 
 
 @contextmanager
@@ -143,9 +143,9 @@ def common_length(names: Sequence[str], leaves: Sequence[Any], where: str = "") 
         if not where and not leaves[0].shape[0]:
             raise empty("arrays of length 0")
         return int(leaves[0].shape[0])
-    found = [f"{name}: {'a scalar' if n is None else f'{n} rows'}" for name, n in lengths.items()]
+    lines = [f"{name}: {'a scalar' if n is None else f'{n} rows'}" for name, n in lengths.items()]
     raise ShardingError(
-        f"its leaves differ in length:{listed(found) or ' there are none.'}",
+        f"its leaves differ in length:{listed(lines) or ' there are none.'}",
         where=head,
         rule="Every leaf has one row per example along its first axis.",
         remedy="give all leaves one length, np.stack(rows) instead of a list of rows; a dataset of "
@@ -180,21 +180,21 @@ def unlike(where: str, found: Any, expected: Any) -> ShardingError:
 def _difference(found: Any, expected: Any) -> str | None:
     """Return the first leaf that differs, if the trees differ in more than their containers."""
     try:
-        have, first = _places(found), _places(expected)
+        current, first = _places(found), _places(expected)
     except Exception:  # a class of somebody's that looks at its arrays
         return None
-    for name in [*first, *have]:
-        if have.get(name) != first.get(name):
-            one, other = (places.get(name, "missing") for places in (have, first))
-            return f"data{name} is {one}; in the first it is {other}."
+    for name in [*first, *current]:
+        if current.get(name) != first.get(name):
+            actual, reference = (places.get(name, "missing") for places in (current, first))
+            return f"data{name} is {actual}; in the first it is {reference}."
     return None
 
 
 def _places(structure: Any) -> dict[str, str]:
     """Return what is at each path of a structure: an array or None."""
     tree = jax.tree.unflatten(structure, ["an array"] * structure.num_leaves)
-    found = jax.tree.leaves_with_path(tree, is_leaf=lambda x: x is None)
-    return {jax.tree_util.keystr(path): str(leaf) for path, leaf in found}
+    leaves = jax.tree.leaves_with_path(tree, is_leaf=lambda x: x is None)
+    return {jax.tree_util.keystr(path): str(leaf) for path, leaf in leaves}
 
 
 def misshapen(where: str, row: Row, found: Any, expected: Any) -> ShardingError:

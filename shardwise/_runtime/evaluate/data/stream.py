@@ -104,18 +104,18 @@ class Stream:
 
     def take(self) -> list[Staged]:
         """Return the next steps, one per lane; fewer in the last round, none at the end."""
-        wanted = range(self._taken, self._taken + len(self._lanes))
+        steps = range(self._taken, self._taken + len(self._lanes))
         with self._changed:
             ready = False
             while not ready:
                 if self._asked_to_end():
                     return []
                 ready = self._changed.wait_for(
-                    lambda: self._error or self._is_ready(wanted), _LOOK_SECONDS
+                    lambda: self._error or self._is_ready(steps), _LOOK_SECONDS
                 )
             if self._error:
                 raise self._error
-            round_ = [self._staged.pop(k) for k in wanted if k in self._staged]
+            round_ = [self._staged.pop(k) for k in steps if k in self._staged]
         self._taken += len(round_)
         return round_
 
@@ -258,7 +258,7 @@ def fit(leaf: Any, row: Row, batch: int, rounded: set[str] | None = None) -> Any
 def _converted(leaf: np.ndarray, row: Row, rounded: set[str]) -> np.ndarray:
     """Convert rows to the device dtype; raise for overflow, record rounding."""
     converted = convert(leaf, row.dtype, row.label)
-    unnoted = leaf.dtype.kind == "f" and row.label not in rounded
-    if unnoted and np.any((converted != leaf) & np.isfinite(leaf)):
+    unrecorded = leaf.dtype.kind == "f" and row.label not in rounded
+    if unrecorded and np.any((converted != leaf) & np.isfinite(leaf)):
         rounded.add(row.label)
     return converted

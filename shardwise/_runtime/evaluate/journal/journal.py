@@ -60,10 +60,10 @@ class Journal:
             self._database.close()
 
     def _open(self) -> sqlite3.Connection:
-        what = hindrance(self.path)
-        if what is not None:
+        problem = hindrance(self.path)
+        if problem is not None:
             remedy = "name a file in a folder that is there and can be written to."
-            raise ShardwiseError(what, where=self._where, remedy=remedy)
+            raise ShardwiseError(problem, where=self._where, remedy=remedy)
         try:
             # An absolute path is always a file: ":memory:" alone would be none.
             database = sqlite3.connect(self.path.absolute(), timeout=0.2, isolation_level=None)
@@ -79,15 +79,18 @@ class Journal:
     def _unusable(self, error: sqlite3.Error) -> ShardwiseError:
         text = str(error)
         if "locked" in text:
-            what = f"{holder(self.path)} is writing it."
+            problem = f"{holder(self.path)} is writing it."
             remedy = "wait for it, or use another path."
         elif "not a database" in text:
-            what, remedy = "the file is not a journal, or its head is damaged.", "use another path."
+            problem, remedy = (
+                "the file is not a journal, or its head is damaged.",
+                "use another path.",
+            )
         elif _is_damage(error):
-            what, remedy = f"it is damaged: {text}.", "delete the file to start over."
+            problem, remedy = f"it is damaged: {text}.", "delete the file to start over."
         else:
-            what, remedy = f"it cannot be written: {text}.", "use a path that can be written."
-        return ShardwiseError(what, where=self._where, remedy=remedy)
+            problem, remedy = f"it cannot be written: {text}.", "use a path that can be written."
+        return ShardwiseError(problem, where=self._where, remedy=remedy)
 
     @property
     def _where(self) -> str:
@@ -95,7 +98,7 @@ class Journal:
 
     def meta(self) -> dict[str, Any]:
         """Return the facts about the run; empty for a new journal."""
-        found, damaged = read_facts(self._read("SELECT key, value, crc FROM meta"))
+        facts, damaged = read_facts(self._read("SELECT key, value, crc FROM meta"))
         if damaged:
             raise ShardwiseError(
                 f"it is damaged: what it says of its run ({', '.join(damaged)}) does not fit "
@@ -104,20 +107,20 @@ class Journal:
                 rule="Finished steps count only if their run is known.",
                 remedy="delete the file to start over.",
             )
-        if found and found.get("format") != _FORMAT:
+        if facts and facts.get("format") != _FORMAT:
             raise ShardwiseError(
-                f"its format is {found.get('format')!r}, this version writes {_FORMAT!r}.",
+                f"its format is {facts.get('format')!r}, this version writes {_FORMAT!r}.",
                 where=self._where,
                 remedy="use another path, or the version that wrote it.",
             )
-        if found and "fingerprint" not in found:
+        if facts and "fingerprint" not in facts:
             raise ShardwiseError(
                 "it is damaged: the fingerprint of its run is missing.",
                 where=self._where,
                 rule="Finished steps count only if their run is known.",
                 remedy="delete the file to start over.",
             )
-        return found
+        return facts
 
     def note(self, **facts: Any) -> None:
         """Write facts about the run immediately."""
@@ -131,20 +134,20 @@ class Journal:
             fingerprint: The fingerprint of the run.
             names: Facts for messages that may differ, such as the name of `fn`.
         """
-        held = self.meta()
+        recorded = self.meta()
         self._ledger.run = json.dumps(fingerprint, sort_keys=True).encode()
-        if not held:
+        if not recorded:
             self.note(format=_FORMAT, fingerprint=fingerprint, names=names)
             return
-        wrong = differences(held.get("fingerprint", {}), fingerprint)
-        if wrong:
-            listed = "".join(f"\n    - {line}" for line in wrong)
-            others = differences(held.get("names", {}), names)
+        changes = differences(recorded.get("fingerprint", {}), fingerprint)
+        if changes:
+            listed = "".join(f"\n    - {line}" for line in changes)
+            renamed = differences(recorded.get("names", {}), names)
             raise ShardwiseError(
                 f"it belongs to another run:{listed}",
                 where=self._where,
                 rule="Finished steps count only for the same data, fn, state and batch."
-                + (f" Also different: {'; '.join(others)}." if others else ""),
+                + (f" Also different: {'; '.join(renamed)}." if renamed else ""),
                 remedy="use another path, or delete the file to start over.",
             )
 
@@ -173,10 +176,10 @@ class Journal:
         yield from self._ledger.steps(self._read(query))
         damaged = self._ledger.damaged
         if damaged:
-            start, why = next(iter(damaged.items()))
+            start, reason = next(iter(damaged.items()))
             count = "a row is" if len(damaged) == 1 else f"{len(damaged)} rows are"
             warn(
-                f"{self._where}: {count} damaged (from example {start} on: {why}) and computed "
+                f"{self._where}: {count} damaged (from example {start} on: {reason}) and computed "
                 "again",
             )
             self._write("DELETE FROM steps WHERE start = ?", [(start,) for start in damaged])
@@ -195,8 +198,8 @@ class Journal:
     def add(self, span: Span, batch: int, payload: bytes) -> None:
         """Record a finished step; it is on disk within a fraction of a second."""
         self._group.append(self._ledger.row(span, batch, payload))
-        waited = time.monotonic() - self._written
-        if len(self._group) >= _GROUP_STEPS or waited >= _GROUP_SECONDS:
+        elapsed = time.monotonic() - self._written
+        if len(self._group) >= _GROUP_STEPS or elapsed >= _GROUP_SECONDS:
             self.flush()
 
     def flush(self) -> None:
@@ -209,10 +212,10 @@ class Journal:
 
     def watch(self) -> None:
         """Raise if the file was deleted or moved: SQLite would continue to write to it."""
-        lost = self._identity.lost()
-        if lost:
+        change = self._identity.lost()
+        if change:
             raise ShardwiseError(
-                f"it {lost} while the run wrote it.",
+                f"it {change} while the run wrote it.",
                 where=self._where,
                 rule="The recorded steps went with it.",
                 remedy="put it back if it was moved, and run again with the same journal.",
@@ -248,17 +251,17 @@ def _is_damage(error: sqlite3.Error) -> bool:
 
 
 def _prepare(database: sqlite3.Connection) -> None:
-    found = dict(database.execute("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL"))
-    if found and found.keys() != _TABLES.keys():
+    tables = dict(database.execute("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL"))
+    if tables and tables.keys() != _TABLES.keys():
         raise sqlite3.DatabaseError("not a database of this kind")
-    if found and found != _TABLES:
+    if tables and tables != _TABLES:
         raise sqlite3.DatabaseError("it has other tables than this version of shardwise writes")
     # Exclusive locking excludes a second process; the kernel releases the lock on kill -9.
     database.execute("PRAGMA locking_mode=EXCLUSIVE")
     database.execute("PRAGMA journal_mode=WAL")
     database.execute("PRAGMA synchronous=NORMAL")
     database.execute("BEGIN IMMEDIATE")
-    if not found:
+    if not tables:
         for statement in _TABLES.values():
             database.execute(statement)
     database.execute("INSERT OR REPLACE INTO meta VALUES ('probe', '0', 0)")

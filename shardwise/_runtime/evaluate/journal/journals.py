@@ -35,8 +35,8 @@ class Journals:
             require_shared(base.absolute().parent, "journal in folder")
         self._stack = ExitStack()
         with ExitStack() as opened:
-            own = base if share.index == 0 else _named(base, share.index)
-            self._own = opened.enter_context(Journal(own))
+            own_path = base if share.index == 0 else _named(base, share.index)
+            self._own = opened.enter_context(Journal(own_path))
             self._others = [
                 opened.enter_context(Journal(_named(base, k)))
                 for k in _numbers(base)
@@ -59,9 +59,9 @@ class Journals:
 
     def meta(self) -> dict[str, Any]:
         """Return the facts about the run; empty if all journals are new."""
-        found = [meta for journal in self._all if (meta := journal.meta())]
-        batches = [meta["batch"] for meta in found if "batch" in meta]
-        return {**found[0], **({"batch": min(batches)} if batches else {})} if found else {}
+        facts = [meta for journal in self._all if (meta := journal.meta())]
+        batches = [meta["batch"] for meta in facts if "batch" in meta]
+        return {**facts[0], **({"batch": min(batches)} if batches else {})} if facts else {}
 
     def claim(self, fingerprint: dict[str, str], names: dict[str, str]) -> None:
         """Claim all of them for a run; raise if one belongs to another."""
@@ -77,16 +77,16 @@ class Journals:
         """Yield the finished steps of all, in the order of their examples."""
         parts = [journal.steps(length) for journal in self._all]
         merged = heapq.merge(*parts, key=lambda step: step[0])
-        before = Span(0, 0)
+        previous = Span(0, 0)
         for step in merged:
-            if step[0].start < before.stop:
+            if step[0].start < previous.stop:
                 raise ShardwiseError(
                     f"two of them hold {step[0]}.",
                     where=f"journal {str(self.path)!r} and those beside it",
                     rule="A step is computed once.",
                     remedy="use another path, or delete the journals to start over.",
                 )
-            before = step[0]
+            previous = step[0]
             yield step
 
 
@@ -101,5 +101,5 @@ def _numbers(base: Path) -> list[int]:
         names = os.listdir(base.absolute().parent)
     except OSError:
         return []  # opening the journal raises
-    found = filter(None, map(pattern.fullmatch, names))
-    return sorted(int(match[1]) for match in found)
+    matches = filter(None, map(pattern.fullmatch, names))
+    return sorted(int(match[1]) for match in matches)

@@ -42,11 +42,11 @@ class Ledger:
         """Yield the steps of valid rows: span, batch, numbers. Record the others as damaged."""
         stop = 0
         for start, rows, batch, payload, crc in stored:
-            why = self._wrong(start, rows, batch, payload, crc) or (
+            reason = self._wrong(start, rows, batch, payload, crc) or (
                 f"it overlaps the row that ends at {stop}" if start < stop else ""
             )
-            if why:
-                self.damaged[start] = why
+            if reason:
+                self.damaged[start] = reason
                 continue
             span = Span(start, rows)
             stop = span.stop
@@ -76,11 +76,11 @@ def fact_row(key: str, value: Any) -> tuple[str, str, int]:
 
 def read_facts(stored: Iterable[Any]) -> tuple[dict[str, Any], list[str]]:
     """Return the facts in valid rows, and the keys of the others."""
-    found, damaged = {}, []
+    facts, damaged = {}, []
     for key, text, crc in stored:
-        whole = isinstance(key, str) and isinstance(text, str)
-        if whole and crc == checksum(key.encode(), text.encode()):
-            found[key] = json.loads(text)
+        readable = isinstance(key, str) and isinstance(text, str)
+        if readable and crc == checksum(key.encode(), text.encode()):
+            facts[key] = json.loads(text)
         else:
             damaged.append(str(key))
-    return found, damaged
+    return facts, damaged

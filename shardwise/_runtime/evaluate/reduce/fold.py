@@ -97,14 +97,14 @@ def sum_products(a: jax.Array, b: jax.Array) -> Words:
     Every factor is cut into parts of 16 bits, since a product of two of them fits 32 bits; those of
     each pair of parts are summed by themselves.
     """
-    found: Words = {}
+    sums: Words = {}
     for i, x in enumerate(_cut(a)):
         for j, y in enumerate(_cut(b)):
             unsigned = x.dtype == y.dtype == jnp.uint32
             dtype = jnp.uint32 if unsigned else jnp.int32
             product = _sum_words(x.astype(dtype) * y.astype(dtype))
-            found.setdefault(16 * (i + j), []).append(product)
-    return found
+            sums.setdefault(16 * (i + j), []).append(product)
+    return sums
 
 
 def _cut(values: jax.Array) -> list[jax.Array]:
@@ -147,10 +147,10 @@ def _halves(x: jax.Array) -> Pair:
     multiply-add by the compiler, which changes what it gives.
     """
     if x.dtype == jnp.float64:
-        kept = jnp.uint64(0xFFFFFFFFF8000000)
+        mask = jnp.uint64(0xFFFFFFFFF8000000)
         bits = lax.bitcast_convert_type(x, jnp.uint64)
     else:
-        kept = jnp.uint32(0xFFFFF000)
+        mask = jnp.uint32(0xFFFFF000)
         bits = lax.bitcast_convert_type(x, jnp.uint32)
-    high = lax.bitcast_convert_type(bits & kept, x.dtype)
+    high = lax.bitcast_convert_type(bits & mask, x.dtype)
     return high, x - high

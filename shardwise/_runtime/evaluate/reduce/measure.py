@@ -58,28 +58,28 @@ def _measure_sum(metric: Mean | Sum, valid: jax.Array) -> Record:
     terms = fold.split(values, dtype)
     if weights is not None and weights.dtype != jnp.bool_:
         terms = fold.multiply(terms, fold.split(weights, dtype))
-    kept = counted & jnp.isfinite(terms[0])
-    total = fold.sum_floats((jnp.where(kept, terms[0], 0), jnp.where(kept, terms[1], 0)))
+    finite = counted & jnp.isfinite(terms[0])
+    total = fold.sum_floats((jnp.where(finite, terms[0], 0), jnp.where(finite, terms[1], 0)))
     record = {"sum": total} | _weight(weights, counted)
     return record | _non_finite(terms[0], counted, weights)
 
 
 def _measure_extreme(metric: Min | Max, valid: jax.Array) -> Record:
     values, _, counted = _aligned(metric, valid)
-    least = isinstance(metric, Min)
+    is_min = isinstance(metric, Min)
     if is_integer(values.dtype):
         limits = jnp.iinfo(values.dtype)
-        rest = limits.max if least else limits.min
-        found: Record = {}
+        rest = limits.max if is_min else limits.min
+        record: Record = {}
     else:
         if values.dtype != jnp.float64:
             values = values.astype(jnp.float32)
-        rest = jnp.inf if least else -jnp.inf
-        found = _non_finite(values, counted)
+        rest = jnp.inf if is_min else -jnp.inf
+        record = _non_finite(values, counted)
         values = jnp.where(jnp.isnan(values), rest, values)
     values = jnp.where(counted, values, jnp.asarray(rest, values.dtype))
-    extreme = jnp.min(values) if least else jnp.max(values)
-    return {"extreme": extreme, "some": jnp.any(counted)} | found
+    extreme = jnp.min(values) if is_min else jnp.max(values)
+    return {"extreme": extreme, "some": jnp.any(counted)} | record
 
 
 def _aligned(metric: Reduction, valid: jax.Array) -> tuple[jax.Array, Any, jax.Array]:
@@ -118,8 +118,8 @@ def _weight(weights: jax.Array | None, counted: jax.Array) -> Record:
         counts = weights.astype(jnp.int32) if weights.dtype == jnp.bool_ else weights
         total = fold.sum_integers(jnp.where(counted, counts, 0))
     else:
-        kept = jnp.where(counted & jnp.isfinite(weights), weights, 0)
-        total = fold.sum_floats((kept, jnp.zeros_like(kept)))
+        finite = jnp.where(counted & jnp.isfinite(weights), weights, 0)
+        total = fold.sum_floats((finite, jnp.zeros_like(finite)))
     return {"weight": total}
 
 

@@ -99,14 +99,14 @@ def named(output: Any) -> dict[str, Any]:
     """Give every metric in what `fn` returned a name and a `Reduction` or metric object."""
     if isinstance(output, Mapping) and output:
         _check_keys(output)
-        found: dict[str, Any] = {}
+        metrics: dict[str, Any] = {}
         for key, value in output.items():
             for name, metric in named(value).items():
-                whole = f"{key}/{name}" if isinstance(value, Mapping) else str(key)
-                if whole in found:
-                    raise _twice(whole)
-                found[whole] = metric
-        return found
+                full_name = f"{key}/{name}" if isinstance(value, Mapping) else str(key)
+                if full_name in metrics:
+                    raise _twice(full_name)
+                metrics[full_name] = metric
+        return metrics
     metric = _one(output)
     return {type(metric).__name__.lower(): metric}
 
@@ -174,14 +174,14 @@ def check_shapes(metrics: dict[str, Any], batch: int) -> None:
         metrics: The result of `named`, on shapes.
         batch: The number of rows of the batch.
     """
-    wrong = [
+    problems = [
         f"{name!r}: {problem}"
         for name, metric in metrics.items()
         if isinstance(metric, Reduction) and (problem := _problem(metric, batch))
     ]
-    if wrong:
+    if problems:
         raise ShardingError(
-            "it did not return per-example values:\n    - " + "\n    - ".join(wrong),
+            "it did not return per-example values:\n    - " + "\n    - ".join(problems),
             where="fn",
             rule="The last step is padded. Padding can be removed from values per example, but "
             "not from "
@@ -199,11 +199,11 @@ def check_rows(once: dict[str, Any], twice: dict[str, Any], batch: int) -> None:
         batch: The number of rows of the first.
     """
     for name, metric in twice.items():
-        own = once.get(name)
-        if not (isinstance(metric, Reduction) and isinstance(own, Reduction)):
+        single = once.get(name)
+        if not (isinstance(metric, Reduction) and isinstance(single, Reduction)):
             continue
-        if own.values.shape[1:] != metric.values.shape[1:]:
-            shapes = [list(each.values.shape) for each in (own, metric)]
+        if single.values.shape[1:] != metric.values.shape[1:]:
+            shapes = [list(reduction.values.shape) for reduction in (single, metric)]
             raise ShardingError(
                 f"{name!r} has shape {shapes[0]} for {batch} rows and {shapes[1]} for {2 * batch}.",
                 where="fn",

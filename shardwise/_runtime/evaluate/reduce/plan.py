@@ -109,19 +109,19 @@ _MANY = 8
 
 def _measured(metrics: dict[str, Any], valid: jax.Array) -> dict[str, Any]:
     """Return the record of every metric."""
-    alike: dict[Any, list[str]] = {}
+    by_kind: dict[Any, list[str]] = {}
     for name, metric in metrics.items():
-        alike.setdefault(_kind(name, metric), []).append(name)
-    found: dict[str, Any] = {}
-    for names in alike.values():
+        by_kind.setdefault(_kind(name, metric), []).append(name)
+    result: dict[str, Any] = {}
+    for names in by_kind.values():
         if len(names) < _MANY:
-            found |= {name: measure(metrics[name], valid) for name in names}
+            result |= {name: measure(metrics[name], valid) for name in names}
             continue
         stacked = jax.tree.map(lambda *x: jnp.stack(x), *(metrics[name] for name in names))
         records = jax.vmap(measure, (0, None))(stacked, valid)
         for k, name in enumerate(names):
-            found[name] = jax.tree.map(lambda x, k=k: x[k], records)
-    return found
+            result[name] = jax.tree.map(lambda x, k=k: x[k], records)
+    return result
 
 
 def _kind(name: str, metric: Any) -> Any:

@@ -120,9 +120,9 @@ class SumTotal(_Watched):
         self.watch(record, span)
 
     def values(self, name: str) -> dict[str, Any]:
-        spoilt = self.spoilt()
-        if spoilt is not None:
-            return {name: self._spoilt_mean(spoilt) if self._mean else spoilt}
+        nonfinite = self.spoilt()
+        if nonfinite is not None:
+            return {name: self._spoilt_mean(nonfinite) if self._mean else nonfinite}
         if self._mean:
             return {name: self._sum.over(self._weight)}
         return {name: int(self._sum) if self._integer else float(self._sum)}
@@ -135,9 +135,9 @@ class SumTotal(_Watched):
         return -total if self._weight.units < 0 else total
 
     def weight(self) -> int | float | None:
-        spoilt = self.spoilt_weight()
-        if spoilt is not None:
-            return spoilt
+        nonfinite = self.spoilt_weight()
+        if nonfinite is not None:
+            return nonfinite
         return float(self._weight) if self._weights == "float" else int(self._weight)
 
     def export(self) -> Any:
@@ -168,8 +168,8 @@ class ExtremeTotal(_Watched):
         self.watch(record, span)
 
     def values(self, name: str) -> dict[str, Any]:
-        spoilt = self._value is None or self._kinds & NAN
-        return {name: math.nan if spoilt else self._value}
+        invalid = self._value is None or self._kinds & NAN
+        return {name: math.nan if invalid else self._value}
 
     def weight(self) -> None:
         return None
@@ -211,20 +211,20 @@ class ObjectTotal:
 
     def _push(self, metric: Any) -> None:
         # A binary counter: level k holds the merge of 2**k neighbouring steps, or nothing.
-        for level, held in enumerate(self._levels):
-            if held is None:
+        for level, earlier in enumerate(self._levels):
+            if earlier is None:
                 self._levels[level] = metric
                 return
-            metric, self._levels[level] = held.merge(metric), None
+            metric, self._levels[level] = earlier.merge(metric), None
         self._levels.append(metric)
 
     def values(self, name: str) -> dict[str, Any]:
-        held = [metric for metric in self._levels if metric is not None]
-        if not held:
+        levels = [metric for metric in self._levels if metric is not None]
+        if not levels:
             return {}
-        total = held[0]
+        total = levels[0]
         with jax.enable_x64(True):
-            for metric in held[1:]:
+            for metric in levels[1:]:
                 total = metric.merge(total)
             return _computed(name, total.compute(), self._alone)
 
@@ -276,9 +276,9 @@ def _widened(leaf: np.ndarray) -> np.ndarray:
 def _computed(name: str, value: Any, alone: bool) -> dict[str, Any]:
     """Flatten the result of `compute`: a number, an array or, for a collection, a mapping."""
     if isinstance(value, Mapping):
-        found: dict[str, Any] = {}
+        results: dict[str, Any] = {}
         for key, inner in value.items():
-            found |= _computed(str(key) if alone else f"{name}/{key}", inner, False)
-        return found
+            results |= _computed(str(key) if alone else f"{name}/{key}", inner, False)
+        return results
     array = np.asarray(value)
     return {name: array.item() if array.ndim == 0 else array}

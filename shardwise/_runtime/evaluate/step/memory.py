@@ -29,8 +29,8 @@ _SHARE = 0.7  # of the free memory; the rest is for fragmentation and the compil
 
 def largest_useful(rows: list[Row], length: int) -> int:
     """Return the largest useful batch: a multiple of 64 if it is large, or all of small data."""
-    most = _LEAF_BYTES // max(1, *(row.size for row in rows))
-    useful = min(_EXAMPLES, most, _INPUT_BYTES // max(1, sum(row.size for row in rows)))
+    limit = _LEAF_BYTES // max(1, *(row.size for row in rows))
+    useful = min(_EXAMPLES, limit, _INPUT_BYTES // max(1, sum(row.size for row in rows)))
     return min(_even(useful), max(_floor(max(1, length // _STEPS)), min(_LEAST, length)))
 
 
@@ -89,13 +89,13 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 def too_large(batch: int, error: BaseException) -> ShardwiseError:
     """Return the error about a step that does not fit and must not be made smaller."""
-    least = batch == 1
+    single = batch == 1
     return ShardwiseError(
-        f"a step of {batch} example{'s' * (not least)} does not fit: {_first_line(error)}",
+        f"a step of {batch} example{'s' * (not single)} does not fit: {_first_line(error)}",
         where="argument 'batch'",
-        rule="" if least else "batch= is kept, since the bits of the result depend on it.",
+        rule="" if single else "batch= is kept, since the bits of the result depend on it.",
         remedy="split the state over a mesh with a model axis."
-        if least
+        if single
         else f"batch={batch // 2}, or batch=None to choose it automatically.",
     )
 

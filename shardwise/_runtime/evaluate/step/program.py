@@ -72,8 +72,8 @@ def bind(fn: Callable[..., Any], state: State, source: Source, lanes: Lanes) -> 
 
     def call(arrays: list[Any], leaves: list[Any], valid: Any) -> Any:
         batch = jax.tree.unflatten(source.structure, leaves)
-        more = {"mask": valid} if masked else {}
-        return fn(state.rebuild(arrays), batch, **more)
+        extra = {"mask": valid} if masked else {}
+        return fn(state.rebuild(arrays), batch, **extra)
 
     return Function(call, source.structure, fn, state, source.rows, masked, lanes.mesh)
 
@@ -91,16 +91,16 @@ def _takes_mask(fn: Callable[..., Any]) -> bool:
 
 def plan(function: Function, batch: int, length: int | None) -> Plan:
     """Plan for what `fn` returns for a batch of this size."""
-    made = _remembered(function, ("plan", batch), lambda: _trace(function, batch, length is None))
-    if made.objects and not function.masked and (length is None or length % batch):
+    result = _remembered(function, ("plan", batch), lambda: _trace(function, batch, length is None))
+    if result.objects and not function.masked and (length is None or length % batch):
         raise ShardingError(
-            f"it returns metric objects ({', '.join(made.objects)}) and takes no mask.",
+            f"it returns metric objects ({', '.join(result.objects)}) and takes no mask.",
             where="fn",
             rule="The last step is padded, and only fn can exclude padding from its metric "
             "objects.",
             remedy="def fn(state, batch, mask): ... and pass mask to the metric.",
         )
-    return made
+    return result
 
 
 def _trace(function: Function, batch: int, drawn: bool) -> Plan:
@@ -108,18 +108,18 @@ def _trace(function: Function, batch: int, drawn: bool) -> Plan:
         with jax.set_mesh(function.mesh):
             output = jax.eval_shape(function.checked, *function.shapes(batch))
     except Exception as error:
-        more = ["mask"] if function.masked else []
-        told = called_wrongly(
+        extra = ["mask"] if function.masked else []
+        call_error = called_wrongly(
             function.fn,
             (None, None),
-            dict.fromkeys(more),
+            dict.fromkeys(extra),
             error,
-            given=f"({', '.join(['state', 'batch', *more])})",
+            given=f"({', '.join(['state', 'batch', *extra])})",
             rule="evaluate calls it with the state, which may be None, and a batch.",
             remedy="def fn(state, batch): ...",
         )
-        if told is not None:
-            raise told from None
+        if call_error is not None:
+            raise call_error from None
         listed = ", ".join(f"{r.label}: {r.dtype}{[batch, *r.shape]}" for r in function.rows)
         note(error, f"shardwise.evaluate: while tracing fn on a batch of {batch} ({listed})")
         hint = _hint(error, function)
@@ -128,11 +128,11 @@ def _trace(function: Function, batch: int, drawn: bool) -> Plan:
         raise
     if drawn:
         _refuse_examples(function, named(output))
-    made = make_plan(output, batch)
+    result = make_plan(output, batch)
     twice = _metrics_of_twice(function, batch)
     check_shapes(twice, 2 * batch)
     check_rows(named(output), twice, batch)
-    return made
+    return result
 
 
 def _refuse_examples(function: Function, metrics: dict[str, Any]) -> None:
@@ -157,25 +157,25 @@ def _refuse_examples(function: Function, metrics: dict[str, Any]) -> None:
 
 def _hint(error: Exception, function: Function) -> str:
     """Return a hint where `fn` seems to expect another structure of its arguments."""
-    text, whole = text_of(error), jax.tree.unflatten(function.structure, function.rows)
-    if isinstance(error, TypeError) and _BY_NAME.search(text) and not isinstance(whole, dict):
-        found = "one array" if isinstance(whole, Row) else a_type(whole)
+    text, example = text_of(error), jax.tree.unflatten(function.structure, function.rows)
+    if isinstance(error, TypeError) and _BY_NAME.search(text) and not isinstance(example, dict):
+        structure = "one array" if isinstance(example, Row) else a_type(example)
         return (
-            f"a batch has the structure of the data, which is {found}. Named arrays make it a "
+            f"a batch has the structure of the data, which is {structure}. Named arrays make it a "
             "dict: data={'x': x}, on the command line --data x=x.npy"
         )
     key = error.args[0] if isinstance(error, KeyError) and error.args else None
-    if key is not None and isinstance(whole, dict) and key not in whole:
-        names = ", ".join(map(repr, whole))
-        given = function.state.rebuild(function.state.arrays)
-        if isinstance(given, dict) and key in given:
+    if key is not None and isinstance(example, dict) and key not in example:
+        names = ", ".join(map(repr, example))
+        state = function.state.rebuild(function.state.arrays)
+        if isinstance(state, dict) and key in state:
             return (
                 f"a batch is a dict of {names}, as the data is, and the state has {key!r}: are the "
                 "two swapped? The order is sw.evaluate(fn, state, data)"
             )
-        named = f": data={{{key!r}: ...}}, on the command line --data {key}=FILE.npy"
-        more = f". If it is meant, name it so{named}" if isinstance(key, str) else ""
-        return f"a batch has the structure of the data, which is a dict of {names}{more}"
+        option = f": data={{{key!r}: ...}}, on the command line --data {key}=FILE.npy"
+        advice = f". If it is meant, name it so{option}" if isinstance(key, str) else ""
+        return f"a batch has the structure of the data, which is a dict of {names}{advice}"
     failed = isinstance(error, TypeError | AttributeError) and "NoneType" in text
     if failed and _is_nothing(function.state):
         return (
@@ -220,15 +220,15 @@ def _remembered(function: Function, key: tuple[Any, ...], make: Callable[[], Any
     As with `jax.jit`, the function is compared by identity: one that reads a changed global is not
     traced again. The cache is dropped with the function.
     """
-    whole = (*key, function.state.static, *_types(function), _settings())
+    full_key = (*key, function.state.static, *_types(function), _settings())
     try:
-        held = _memory.setdefault(function.fn, {})
-        if whole in held:
-            return held[whole]
+        cache = _memory.setdefault(function.fn, {})
+        if full_key in cache:
+            return cache[full_key]
     except TypeError:  # the function or the static part of its state cannot be hashed
         return make()
-    made = held[whole] = make()
-    return made
+    result = cache[full_key] = make()
+    return result
 
 
 def _types(function: Function) -> tuple[Any, ...]:

@@ -109,8 +109,8 @@ def _noted(spans: list[Span], source: Source, batch: int) -> Iterator[None]:
     except Exception as error:
         first, last = spans[0].start // batch, spans[-1].start // batch
         steps = f"step {first}" if first == last else f"steps {first} to {last}"
-        whole = Span(spans[0].start, spans[-1].stop - spans[0].start)
-        note(error, f"shardwise.evaluate: while computing {steps} ({whole}) of {source.label}")
+        span = Span(spans[0].start, spans[-1].stop - spans[0].start)
+        note(error, f"shardwise.evaluate: while computing {steps} ({span}) of {source.label}")
         raise
 
 

@@ -66,9 +66,9 @@ def place(state: Any, lanes: Lanes) -> State:
     where = [k for k, leaf in enumerate(leaves) if isinstance(leaf, _NUMBERS)]
     rest = {k: leaf for k, leaf in enumerate(leaves) if not isinstance(leaf, _NUMBERS)}
     shardings = [_sharding(leaves[k], lanes) for k in where]
-    held = [_local(leaves[k], sharding) for k, sharding in zip(where, shardings, strict=True)]
+    local = [_local(leaves[k], sharding) for k, sharding in zip(where, shardings, strict=True)]
     try:
-        arrays = jax.device_put(held, shardings) if where else []
+        arrays = jax.device_put(local, shardings) if where else []
     except (TypeError, OverflowError) as error:
         raise ArgumentError(
             f"{error}",
@@ -87,15 +87,15 @@ def place(state: Any, lanes: Lanes) -> State:
 
 def _refuse_boxes(state: Any, lanes: Lanes) -> None:
     """Raise if a Linen variable is partitioned over an axis that the lanes do not have."""
-    free = set(lanes.mesh.axis_names) - {lanes.axis}
+    allowed = set(lanes.mesh.axis_names) - {lanes.axis}
     for path, names in boxes(state):
-        if not free.issuperset(jax.tree.leaves(names)):
-            others = " and ".join(sorted(map(repr, free))) or "other axes, of which it has none"
+        if not allowed.issuperset(jax.tree.leaves(names)):
+            choices = " and ".join(sorted(map(repr, allowed))) or "other axes, of which it has none"
             raise ShardingError(
                 f"{path} is in a box that splits it by {names}",
                 where="argument 'state'",
                 rule=f"Steps are distributed along {lanes.axis!r}, and the state can be split "
-                f"over {others}.",
+                f"over {choices}.",
                 remedy="sw.evaluate(fn, nn.unbox(state), data)",
             )
 
@@ -130,9 +130,9 @@ def _local(leaf: Any, sharding: NamedSharding) -> Any:
     if not isinstance(leaf, jax.Array) or leaf.is_fully_addressable:
         return leaf
     parts = {shard.device: shard.data for shard in leaf.addressable_shards}
-    wanted = sharding.addressable_devices_indices_map(leaf.shape)
-    found = leaf.sharding.addressable_devices_indices_map(leaf.shape)
-    if any(found.get(device) != index for device, index in wanted.items()):
+    needed = sharding.addressable_devices_indices_map(leaf.shape)
+    available = leaf.sharding.addressable_devices_indices_map(leaf.shape)
+    if any(available.get(device) != index for device, index in needed.items()):
         raise UnsupportedError(
             f"an array {leaf.dtype}{list(leaf.shape)} is split over the processes.",
             where="argument 'state'",
@@ -140,22 +140,22 @@ def _local(leaf: Any, sharding: NamedSharding) -> Any:
             remedy="jax.experimental.multihost_utils.process_allgather(state, tiled=True), or "
             "a mesh that splits it within each process.",
         )
-    arrays = [parts[device] for device in wanted]
+    arrays = [parts[device] for device in needed]
     return jax.make_array_from_single_device_arrays(leaf.shape, sharding, arrays)
 
 
 def _sharding(leaf: Any, lanes: Lanes) -> NamedSharding:
     """Return a replicated sharding, or that of an array already split over other axes of the
     mesh."""
-    held = getattr(leaf, "sharding", None)
+    sharding = getattr(leaf, "sharding", None)
     mesh = lanes.mesh
     if (
-        isinstance(held, NamedSharding)
-        and held.mesh.axis_names == mesh.axis_names
-        and {*mesh.devices.flat} <= held.device_set
-        and _rows(held.mesh, lanes) == _rows(mesh, lanes)
+        isinstance(sharding, NamedSharding)
+        and sharding.mesh.axis_names == mesh.axis_names
+        and {*mesh.devices.flat} <= sharding.device_set
+        and _rows(sharding.mesh, lanes) == _rows(mesh, lanes)
     ):
-        return NamedSharding(mesh, PartitionSpec(*(_without(e, lanes.axis) for e in held.spec)))
+        return NamedSharding(mesh, PartitionSpec(*(_without(e, lanes.axis) for e in sharding.spec)))
     return NamedSharding(mesh, PartitionSpec())
 
 
@@ -163,10 +163,10 @@ def _rows(mesh: Any, lanes: Lanes) -> Any:
     """Return the devices of this process, position by position along the data axis."""
     if getattr(mesh, "devices", None) is None:
         return None
-    own = {*lanes.mesh.devices.flat}
+    local = {*lanes.mesh.devices.flat}
     by_lane = np.moveaxis(mesh.devices, mesh.axis_names.index(lanes.axis), 0)
     flat = by_lane.reshape(len(by_lane), -1).tolist()
-    return [lane for lane in flat if {*lane} <= own]
+    return [lane for lane in flat if {*lane} <= local]
 
 
 def _without(entry: Any, axis: str) -> Any:

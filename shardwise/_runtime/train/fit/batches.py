@@ -57,8 +57,8 @@ class Batches:
 
     def draw(self, signals: Signals) -> Any:
         """Return the next batch; a signal interrupts the wait for it."""
-        over = self._epoch is not None and self._of_epoch >= self._epoch
-        batch = _END if over else self._next(signals)
+        ended = self._epoch is not None and self._of_epoch >= self._epoch
+        batch = _END if ended else self._next(signals)
         if batch is _END and self._iterator is not self._batches:
             self._restart()
             batch = self._next(signals)
@@ -88,8 +88,8 @@ class Batches:
         state = self._iterator.get_state() if self._remembers else None  # pyright: ignore
         if isinstance(state, bytes):
             state = {"base64": base64.b64encode(state).decode()}
-        begun = {"of_epoch": self._of_epoch}
-        return {"drawn": self._drawn, "restarts": self._restarts, "state": state, **begun}
+        progress = {"of_epoch": self._of_epoch}
+        return {"drawn": self._drawn, "restarts": self._restarts, "state": state, **progress}
 
     def seek(self, position: dict[str, Any], signals: Signals) -> None:
         """Move to a position."""

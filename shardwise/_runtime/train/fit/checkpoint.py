@@ -135,7 +135,7 @@ class Checkpoints:
     def _write(self, step: int, state: dict[str, np.ndarray], position: dict[str, Any]) -> None:
         if not self._session:
             self._begin_session()
-        about = Record(
+        record = Record(
             history=self._history,
             step=step,
             types=types_of(state),
@@ -143,7 +143,7 @@ class Checkpoints:
             optimizer=self.optimizer,
             position=position,
         ).sealed()
-        self._files.write(step, state, about)
+        self._files.write(step, state, record)
 
     def _begin_session(self) -> None:
         """Enter this session into `run.json`, before its first checkpoint is written."""
@@ -162,10 +162,10 @@ class Checkpoints:
 
     def watch(self) -> None:
         """Raise if the folder was deleted or moved."""
-        lost = self._identity.lost()
-        if lost:
+        change = self._identity.lost()
+        if change:
             raise ShardwiseError(
-                f"it {lost} while the training ran",
+                f"it {change} while the training ran",
                 where=str(self.folder),
                 rule="The checkpoints went with it, and no further ones can be stored.",
                 remedy="put it back if it was moved, and run it again: it resumes from the "
@@ -218,25 +218,25 @@ class Checkpoints:
         for step in reversed(self._files.steps()):
             try:
                 with quiet():
-                    found = self._load(step, like, self._history)
+                    restored = self._load(step, like, self._history)
             except Unusable as error:
                 unusable[step] = error
                 continue
             if unusable:
                 self._set_aside(unusable, step)
             self.newest = self._start = step
-            return found
+            return restored
         if unusable:
             raise self._none_left(unusable)
         return None
 
     def _find_history(self) -> None:
         """Read the history of the run from `run.json`, or else from the checkpoints."""
-        history, why = read_history(self.folder)
+        history, reason = read_history(self.folder)
         if history is None:
             history = agreed_history(self._whole_records(), self.folder)
-            if why:
-                warn(f"{self.folder / FILE} is damaged ({why}); it is written anew")
+            if reason:
+                warn(f"{self.folder / FILE} is damaged ({reason}); it is written anew")
             if history.sessions or not self._files.steps():
                 try:
                     history.write(self.folder)
@@ -245,13 +245,13 @@ class Checkpoints:
         self._history = history
 
     def _whole_records(self) -> list[Record]:
-        found = []
+        records = []
         for step in self._files.steps():
             try:
-                found.append(self._files.record(step))
+                records.append(self._files.record(step))
             except Unusable:
                 continue
-        return found
+        return records
 
     def read(self, step: int, like: Any, seal: str) -> Restored:
         """Return the checkpoint that process 0 has chosen.
@@ -262,8 +262,8 @@ class Checkpoints:
             seal: The checksum of its record.
         """
         try:
-            found = self._load(step, like, None)
-            if found.seal != seal:
+            restored = self._load(step, like, None)
+            if restored.seal != seal:
                 raise Unusable("it is another checkpoint of that step")
         except Unusable as error:
             raise ShardwiseError(
@@ -272,27 +272,31 @@ class Checkpoints:
                 rule="All processes read one checkpoint, in one folder.",
                 remedy="a folder on a file system that all machines share.",
             ) from error
-        return found
+        return restored
 
     def _load(self, step: int, like: Any, history: History | None) -> Restored:
         record = self._files.record(step)
-        if history is not None and (why := history.objection(record)):
-            raise Unusable(why, "foreign")
+        if history is not None and (reason := history.objection(record)):
+            raise Unusable(reason, "foreign")
         _check_types(record, types_of(by_name(like)), self.optimizer, self._files.where(step))
         arrays = self._files.arrays(step, record, like)
         return Restored(step, arrays, record.position, record.sealed()["crc"])
 
     def _set_aside(self, unusable: dict[int, Unusable], taken: int) -> None:
         reports = []
-        for step, why in unusable.items():
-            aside = self._files.set_aside(step, why.kind)
-            reports.append(f"checkpoint {step} is {why.kind} ({why}); it is kept as {aside.name}")
-        damaged = [step for step, why in unusable.items() if why.kind == "damaged"]
-        again = f": {max(damaged) - taken} steps are done again" if damaged else ""
-        warn(f"{self.folder}: {'; '.join(reports)}. The training resumes from step {taken}{again}.")
+        for step, error in unusable.items():
+            path = self._files.set_aside(step, error.kind)
+            reports.append(
+                f"checkpoint {step} is {error.kind} ({error}); it is kept as {path.name}"
+            )
+        damaged = [step for step, error in unusable.items() if error.kind == "damaged"]
+        redone = f": {max(damaged) - taken} steps are done again" if damaged else ""
+        warn(
+            f"{self.folder}: {'; '.join(reports)}. The training resumes from step {taken}{redone}."
+        )
 
     def _none_left(self, unusable: dict[int, Unusable]) -> ShardwiseError:
-        listed = "".join(f"\n    - checkpoint {n}: {why}" for n, why in unusable.items())
+        listed = "".join(f"\n    - checkpoint {n}: {error}" for n, error in unusable.items())
         return ShardwiseError(
             f"no checkpoint there can be used:{listed}",
             where=str(self.folder),
@@ -311,10 +315,10 @@ def _check_folder(folder: Path, given: str | os.PathLike[str]) -> None:
             rule="Checkpoints are kept in a folder.",
             remedy="name a folder; fit creates it.",
         )
-    strange = [letter for letter in str(folder) if letter in "*?[]\\"]
-    if strange:
+    wildcards = [character for character in str(folder) if character in "*?[]\\"]
+    if wildcards:
         raise ShardingError(
-            f"{str(folder)!r} has a {strange[0]!r} in it",
+            f"{str(folder)!r} has a {wildcards[0]!r} in it",
             where="argument 'checkpoint'",
             rule="Orbax takes * ? [ ] and \\ for patterns, and would write checkpoints "
             "there that cannot be read.",
@@ -327,13 +331,13 @@ def _check_types(record: Record, here: dict[str, str], optimizer: list[str], whe
     stored = record.types
     if stored == here and record.optimizer == optimizer:
         return
-    what = f"the state of the optimizer is {record.optimizer} there and {optimizer} here"
+    problem = f"the state of the optimizer is {record.optimizer} there and {optimizer} here"
     if stored != here:
         name = min(n for n in {*stored, *here} if stored.get(n) != here.get(n))
-        there, now = (types.get(name, "missing") for types in (stored, here))
-        what = f"{name} is {there} there and {now} here"
+        saved, current = (types.get(name, "missing") for types in (stored, here))
+        problem = f"{name} is {saved} there and {current} here"
     raise ShardingError(
-        what,
+        problem,
         where=where,
         rule="A training resumes with the model and the optimizer it began with.",
         remedy="another folder for another training.",

@@ -79,8 +79,8 @@ def _draw_panel(axes: Any, title: str, series: dict[str, tuple[np.ndarray, np.nd
         if len(steps) <= STRETCHES:  # with fewer values a band would have no height
             axes.plot(steps, values, color=color, alpha=0.25, linewidth=1, zorder=1)
         else:
-            at, low, high = stretches(steps, values)
-            axes.fill_between(at, low, high, color=color, alpha=0.25, linewidth=0)
+            middle, low, high = stretches(steps, values)
+            axes.fill_between(middle, low, high, color=color, alpha=0.25, linewidth=0)
         mean = running_mean(values, max(2, len(values) // WINDOW))
         thin = _spread(len(steps))
         axes.plot(steps[thin], mean[thin], color=color, label=f"{name}, running mean", zorder=2)
@@ -101,10 +101,12 @@ def _spread(count: int) -> np.ndarray:
 def stretches(steps: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return middle, least and greatest value of each interval; skip those that are not finite."""
     parts = np.array_split(np.arange(len(steps)), min(STRETCHES, len(steps)))
-    found = [(steps[part].mean(), values[part][np.isfinite(values[part])]) for part in parts]
-    kept = [(at, some.min(), some.max()) for at, some in found if some.size]
-    at, low, high = (np.array(column) for column in zip(*kept, strict=True)) if kept else [[]] * 3
-    return np.asarray(at), np.asarray(low), np.asarray(high)
+    intervals = [(steps[part].mean(), values[part][np.isfinite(values[part])]) for part in parts]
+    ranges = [(middle, finite.min(), finite.max()) for middle, finite in intervals if finite.size]
+    middle, low, high = (
+        (np.array(column) for column in zip(*ranges, strict=True)) if ranges else [[]] * 3
+    )
+    return np.asarray(middle), np.asarray(low), np.asarray(high)
 
 
 def running_mean(values: np.ndarray, window: int) -> np.ndarray:

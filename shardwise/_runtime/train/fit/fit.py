@@ -161,15 +161,15 @@ class _Session:
     def take_up(self, step: Any, state: Any, data: Batches, log: Any, progress: Any) -> None:
         """Restore state, data and log from the newest checkpoint, if there is one."""
         store = self.store
-        found = None
+        restored = None
         if store is not None:
             store.optimizer = step.optimizer_kinds(state)
-            found = self._team.resume(store, step.arrays(state))
-        if found is not None:
-            state, self._done = step.restore(state, found.arrays), found.step
-            self._row = found.position.pop("row", None)
+            restored = self._team.resume(store, step.arrays(state))
+        if restored is not None:
+            state, self._done = step.restore(state, restored.arrays), restored.step
+            self._row = restored.position.pop("row", None)
             self._say_where(progress)
-            data.seek(found.position, self._signals)
+            data.seek(restored.position, self._signals)
         if log is not None:
             logged = self._done if self._row is None else self._done - 1
             unstored, run = (0, "") if self.store is None else (self._every, self.store.run)
@@ -184,9 +184,9 @@ class _Session:
                 f"{self._steps:,}",
             )
         elif progress is not False:
-            how = "resumes from" if self._done < self._steps else "is finished already, at"
-            where = f"step {self._done:,} of {self._steps:,}, in {self.store.folder}"
-            print(f"fit: {how} {where}", file=sys.stderr, flush=True)
+            verb = "resumes from" if self._done < self._steps else "is finished already, at"
+            location = f"step {self._done:,} of {self._steps:,}, in {self.store.folder}"
+            print(f"fit: {verb} {location}", file=sys.stderr, flush=True)
 
     def train(
         self,
@@ -228,17 +228,17 @@ class _Session:
         if not self._team.first:
             return ""
         if loop is None or (store is not None and store.newest is None):
-            begun = store is not None and store.newest is not None
-            how = f"resumes from step {store.newest}" if store and begun else "begins again"
-            return f"fit: {name}: ended before a step was taken. The same call {how}."
+            stored = store is not None and store.newest is not None
+            action = f"resumes from step {store.newest}" if store and stored else "begins again"
+            return f"fit: {name}: ended before a step was taken. The same call {action}."
         if store is None:
             rest = "Nothing is stored: checkpoint='FOLDER' keeps what is finished."
             return f"fit: {name}: ended after step {loop.done:,} of {self._steps:,}. {rest}"
-        again = loop.done - (store.newest or 0)
-        lost = f"; {again} steps after it are done again" if again else ""
+        repeated = loop.done - (store.newest or 0)
+        note = f"; {repeated} steps after it are done again" if repeated else ""
         return (
             f"fit: {name}: saved at step {store.newest:,} of {self._steps:,}, in {store.folder}"
-            f"{lost}. The same call resumes from there."
+            f"{note}. The same call resumes from there."
         )
 
     def say_end(self) -> None:
@@ -246,8 +246,8 @@ class _Session:
         loop = self._loop
         if loop is None or not self._team.first or loop.done <= self._done:
             return
-        before = f" ({self._done:,} of them before)" if self._done else ""
-        head = f"fit: {loop.done:,} steps{before} in {clock(loop.seconds)}"
+        earlier = f" ({self._done:,} of them before)" if self._done else ""
+        head = f"fit: {loop.done:,} steps{earlier} in {clock(loop.seconds)}"
         paths = [] if self.store is None else [f"checkpoints in {self.store.folder}"]
         if self._log is not None:
             curves = self._log.path.with_name("curves.png")
@@ -271,8 +271,8 @@ def _several(evaluate: Any, callbacks: Any) -> tuple[dict[str, Any], list[Any]]:
     """Return the evaluations by name and the list of callbacks."""
     if evaluate is None or callable(evaluate):
         evaluate = {"eval": evaluate} if evaluate else {}
-    found = [callbacks] if callable(callbacks) else () if callbacks is None else callbacks
-    for name, given, rule, remedy in (
+    functions = [callbacks] if callable(callbacks) else () if callbacks is None else callbacks
+    for name, value, rule, remedy in (
         (
             "evaluate",
             evaluate,
@@ -281,23 +281,25 @@ def _several(evaluate: Any, callbacks: Any) -> tuple[dict[str, Any], list[Any]]:
         ),
         (
             "callbacks",
-            found,
+            functions,
             "It is a function of a row of the log, or a list of such functions.",
             "callbacks=print",
         ),
     ):
         kind = Mapping if name == "evaluate" else Sequence
-        inner = given.values() if isinstance(given, Mapping) else given
-        if not isinstance(given, kind) or not all(map(callable, inner)):
-            what = f"{name} is {a_type(given)}"
-            if isinstance(given, kind):
-                what = f"{name} holds something that is not a function"
-            raise ArgumentError(what, where="sw.fit", rule=rule, remedy=remedy)
-        for one in inner:
-            if refusal := binds(one, [None]):
-                what = f"{name_of(one)}() of {name} cannot be called with one argument: {refusal}"
-                raise ArgumentError(what, where="sw.fit", rule=rule, remedy=remedy)
-    return dict(evaluate), list(found)
+        inner = value.values() if isinstance(value, Mapping) else value
+        if not isinstance(value, kind) or not all(map(callable, inner)):
+            problem = f"{name} is {a_type(value)}"
+            if isinstance(value, kind):
+                problem = f"{name} holds something that is not a function"
+            raise ArgumentError(problem, where="sw.fit", rule=rule, remedy=remedy)
+        for function in inner:
+            if refusal := binds(function, [None]):
+                problem = (
+                    f"{name_of(function)}() of {name} cannot be called with one argument: {refusal}"
+                )
+                raise ArgumentError(problem, where="sw.fit", rule=rule, remedy=remedy)
+    return dict(evaluate), list(functions)
 
 
 def _check(step: Any, steps: Any, every: Any, keep: Any, on_nan: Any) -> None:
@@ -308,19 +310,19 @@ def _check(step: Any, steps: Any, every: Any, keep: Any, on_nan: Any) -> None:
             rule="fit runs a step of sw.data_parallel or sw.nnx.data_parallel.",
             remedy="step = sw.data_parallel(loss, optax.adamw(1e-3))",
         )
-    kept = "; two checkpoints are the least, since the newest may be damaged"
-    for name, given, least, example, why in (
+    hint = "; two checkpoints are the least, since the newest may be damaged"
+    for name, value, minimum, example, reason in (
         ("steps", steps, 1, 1000, ""),
         ("every", every, 1, 100, ""),
-        ("keep", keep, LEAST, 3, kept),
+        ("keep", keep, LEAST, 3, hint),
     ):
-        if name == "every" and given is None:
+        if name == "every" and value is None:
             continue  # a tenth of the steps
-        if not is_count(given) or given < least:
+        if not is_count(value) or value < minimum:
             raise ShardingError(
-                f"{name} is {given!r}" + f", {a_type(given)}" * isinstance(given, str),
+                f"{name} is {value!r}" + f", {a_type(value)}" * isinstance(value, str),
                 where="sw.fit",
-                rule=f"It is an integer, at least {least}{why}.",
+                rule=f"It is an integer, at least {minimum}{reason}.",
                 remedy=f"{name}={example}",
             )
     if not isinstance(on_nan, str) or on_nan not in ("warn", "raise"):

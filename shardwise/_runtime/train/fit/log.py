@@ -69,18 +69,18 @@ class Log:
 
     def _look_after(self) -> None:
         """Raise if the file was replaced; warn and rewrite it if it was deleted."""
-        lost = "" if self._identity is None else self._identity.lost()
-        if not lost:
+        change = "" if self._identity is None else self._identity.lost()
+        if not change:
             return
         if self._file.exists():
             raise ShardwiseError(
-                f"it {lost} while the training ran",
+                f"it {change} while the training ran",
                 where=str(self.path),
                 rule="Two trainings must not write one log.",
                 remedy="name another log for one of them.",
             )
         warn(
-            f"{self.path} {lost} while the training ran; it is written anew",
+            f"{self.path} {change} while the training ran; it is written anew",
         )
         self._identity = None
 
@@ -117,31 +117,31 @@ class Log:
 
     def _take_up(self, resume_at: int, complete: int) -> None:
         """Keep the rows up to a step; warn about missing or damaged ones."""
-        found, damaged = self._read()
-        if damaged and not found:
+        rows, damaged = self._read()
+        if damaged and not rows:
             raise ShardingError(
                 f"{self.path} cannot be read as the log of this training: {damaged[0]}",
                 where="argument 'log'",
                 rule="A resumed training continues its own log.",
                 remedy="move that file, or name another one.",
             )
-        self.rows = _in_order(found, resume_at)
+        self.rows = _in_order(rows, resume_at)
         missing = _ranges(set(range(1, complete + 1)) - {row["step"] for row in self.rows})
-        told = f"{self.path}: the rows of {missing} are missing" if missing else ""
+        message = f"{self.path}: the rows of {missing} are missing" if missing else ""
         if missing and damaged:
-            kept = unused(self._beside("damaged"))
-            write_whole(kept, self._file.read_bytes())
-            told += f" or damaged ({damaged[0]}); the file as it was is kept as {kept.name}"
-        if told:
-            warn(f"{told}. The training itself is whole.")
+            backup = unused(self._beside("damaged"))
+            write_whole(backup, self._file.read_bytes())
+            message += f" or damaged ({damaged[0]}); the file as it was is kept as {backup.name}"
+        if message:
+            warn(f"{message}. The training itself is whole.")
         if self._file.exists():
             self._rewrite()
 
     def _is_disposable(self, most: int) -> bool:
         if not self._file.stat().st_size:
             return True
-        found, damaged = self._read()
-        return bool(found) and not damaged and all(row["step"] <= most for row in found)
+        rows, damaged = self._read()
+        return bool(rows) and not damaged and all(row["step"] <= most for row in rows)
 
     def _read(self) -> tuple[list[Row], list[str]]:
         """Return the valid rows, and what is wrong with the others."""
@@ -158,11 +158,11 @@ class Log:
             row: Row = {}
             try:
                 row = _csv_row(names, line) if self._is_csv else json.loads(line)
-                why = broken_seal(row, self._run) or _not_a_row(row)
+                reason = broken_seal(row, self._run) or _not_a_row(row)
             except (ValueError, RecursionError) as error:
-                why = str(error)
-            if why:
-                damaged.append(f"line {number}: {why}")
+                reason = str(error)
+            if reason:
+                damaged.append(f"line {number}: {reason}")
             else:
                 rows.append({name: value for name, value in row.items() if name != "crc"})
         return rows, damaged
@@ -172,22 +172,22 @@ class Log:
     def _check_path(self) -> None:
         name, suffix = self.path.name, self.path.suffix
         if self.path.is_dir():
-            what, instead = f"{self.path} is a folder", self.path / "log.jsonl"
+            problem, suggestion = f"{self.path} is a folder", self.path / "log.jsonl"
         elif name in _SUFFIXES:
-            what, instead = (
+            problem, suggestion = (
                 f"{name!r} has nothing before the dot",
                 self.path.with_name(f"log{name}"),
             )
         elif suffix not in _SUFFIXES:
-            what = f"{name!r} ends in {suffix!r}" if suffix else f"{name!r} has no suffix"
-            instead = self.path.with_suffix(".jsonl")
+            problem = f"{name!r} ends in {suffix!r}" if suffix else f"{name!r} has no suffix"
+            suggestion = self.path.with_suffix(".jsonl")
         else:
             return
         raise ShardingError(
-            what,
+            problem,
             where="argument 'log'",
             rule="A log is a .jsonl or a .csv file.",
-            remedy=f"log={str(instead)!r}",
+            remedy=f"log={str(suggestion)!r}",
         )
 
     def _make_room(self) -> None:
@@ -210,14 +210,14 @@ class Log:
 
 def _not_a_row(row: Row) -> str:
     step, seconds = row.get("step"), row.get("seconds")
-    whole = isinstance(step, int) and isinstance(seconds, int | float)
-    return "" if whole else "it has no step and seconds"
+    valid = isinstance(step, int) and isinstance(seconds, int | float)
+    return "" if valid else "it has no step and seconds"
 
 
 def _in_order(rows: list[Row], last: int) -> list[Row]:
     """Return the rows up to a step, each step once."""
-    found = {row["step"]: row for row in rows if 0 < row["step"] <= last}
-    return [found[step] for step in sorted(found)]
+    by_step = {row["step"]: row for row in rows if 0 < row["step"] <= last}
+    return [by_step[step] for step in sorted(by_step)]
 
 
 def _ranges(steps: set[int]) -> str:
@@ -229,8 +229,8 @@ def _ranges(steps: set[int]) -> str:
         else:
             parts.append([step])
     texts = [" to ".join(map(str, part)) for part in parts]
-    more = f" and {len(texts) - 3} more parts" if len(texts) > 3 else ""
-    return f"step{'s' * (len(steps) > 1)} {', '.join(texts[:3])}{more}" if texts else ""
+    rest = f" and {len(texts) - 3} more parts" if len(texts) > 3 else ""
+    return f"step{'s' * (len(steps) > 1)} {', '.join(texts[:3])}{rest}" if texts else ""
 
 
 def _csv_row(names: list[str], line: bytes) -> Row:

@@ -65,8 +65,8 @@ class Loop:
         self._stored = self._finished = done
         self._pending: list[tuple[int, int, float, dict[str, Any]]] = []
         self._finite = True
-        before = log.rows[-1]["seconds"] if log is not None and log.rows else 0.0
-        self._began = time.monotonic() - before
+        elapsed = log.rows[-1]["seconds"] if log is not None and log.rows else 0.0
+        self._began = time.monotonic() - elapsed
 
     def run(self, steps: int, every: int, bar: Progress) -> None:
         """Train up to a step, or until a signal."""
@@ -92,7 +92,7 @@ class Loop:
 
     def _newly_finished(self) -> int:
         """Return how many further steps the devices have finished: the host runs ahead of them."""
-        before = self._finished
+        previous = self._finished
         for number, _, _, metrics in self._pending:
             if number > self._finished:
                 if not all(getattr(x, "is_ready", lambda: True)() for x in metrics.values()):
@@ -100,7 +100,7 @@ class Loop:
                 self._finished = number
         if not self._pending:
             self._finished = self.done
-        return self._finished - before
+        return self._finished - previous
 
     def asked_to_end(self) -> bool:
         """Return whether a signal asks to end after this step."""
@@ -143,8 +143,8 @@ class Loop:
         The log has every step of the newest checkpoint except the last, whose row waits for its
         evaluation: that row is in the checkpoint.
         """
-        *before, last = rows
-        self._write(before)
+        *earlier, last = rows
+        self._write(earlier)
         stored = False
         try:
             self._store({"row": last})
@@ -187,11 +187,11 @@ class Loop:
 
     def _not_finite(self, row: Row, drawn: int) -> ShardwiseError:
         newest = self.store.newest if self.store is not None else None
-        kept = f"The newest checkpoint, of step {newest}, is from before it." if newest else ""
+        hint = f"The newest checkpoint, of step {newest}, is from before it." if newest else ""
         return ShardwiseError(
             f"the loss is {row['loss']}",
             where=f"step {row['step']}, batch {drawn} of the data",
-            rule=f"on_nan='raise' stops a training there. {kept}".strip(),
+            rule=f"on_nan='raise' stops a training there. {hint}".strip(),
             remedy="look at that batch; a smaller learning rate, or clipped gradients; "
             "on_nan='warn' continues.",
         )
@@ -206,7 +206,7 @@ class Loop:
                     callback(dict(row))
 
     def _evaluate(self) -> dict[str, float]:
-        found = {}
+        metrics = {}
         for name, function in self.evaluate.items():
             with self._signals.at_once():
                 result = function(self.state)
@@ -217,14 +217,14 @@ class Loop:
                     raise _no_numbers(name, f"its {metric!r} is {a_type(value)}")
                 if np.ndim(value):
                     raise _no_numbers(name, f"its {metric!r} has shape {list(np.shape(value))}")
-                found[f"{name}/{metric}"] = float(value)
-        return found
+                metrics[f"{name}/{metric}"] = float(value)
+        return metrics
 
 
 def _metrics_of(row: Row) -> dict[str, Any]:
     """Return the metrics of a row: the loss, evaluated metrics, the others."""
-    kept = {k: v for k, v in row.items() if k not in ("step", "seconds", "weight", "updated")}
-    return dict(sorted(kept.items(), key=lambda item: (item[0] != "loss", "/" not in item[0])))
+    metrics = {k: v for k, v in row.items() if k not in ("step", "seconds", "weight", "updated")}
+    return dict(sorted(metrics.items(), key=lambda item: (item[0] != "loss", "/" not in item[0])))
 
 
 def _no_numbers(name: str, what: str) -> ShardingError:

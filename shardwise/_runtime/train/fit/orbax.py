@@ -61,8 +61,8 @@ class Files:
         return self._reading(step, lambda: self._record(step))
 
     def _record(self, step: int) -> Record:
-        wanted = self._args.Composite(about=self._args.JsonRestore())
-        facts = self._manager.restore(step, args=wanted)["about"]
+        request = self._args.Composite(about=self._args.JsonRestore())
+        facts = self._manager.restore(step, args=request)["about"]
         return read_record(facts, step, self.where(step))
 
     def arrays(self, step: int, record: Record, like: Any) -> Any:
@@ -74,14 +74,14 @@ class Files:
         return self._reading(step, lambda: self._arrays(step, record, like))
 
     def _arrays(self, step: int, record: Record, like: Any) -> Any:
-        named = by_name(like)
-        wanted = {name: np.empty(x.shape, x.dtype) for name, x in named.items() if x.size}
-        asked = self._args.Composite(state=self._args.StandardRestore(wanted))
-        state = self._manager.restore(step, args=asked)["state"]
-        for name in wanted:
+        leaves = by_name(like)
+        targets = {name: np.empty(x.shape, x.dtype) for name, x in leaves.items() if x.size}
+        request = self._args.Composite(state=self._args.StandardRestore(targets))
+        state = self._manager.restore(step, args=request)["state"]
+        for name in targets:
             if sum_of(state[name]) != record.sums[name]:
                 raise Unusable(f"{name} does not match its checksum")
-        return rebuild(like, list(named), state)
+        return rebuild(like, list(leaves), state)
 
     def _reading(self, step: int, read: Callable[[], T]) -> T:
         """Call a reader; any error of Orbax means that the checkpoint is damaged."""
@@ -90,22 +90,22 @@ class Files:
         except (ShardwiseError, MemoryError, Unusable):
             raise
         except Exception as error:
-            what = f"it cannot be read: {type(error).__name__}: {error}"[:500]
+            problem = f"it cannot be read: {type(error).__name__}: {error}"[:500]
             if isinstance(error, PermissionError) or "PERMISSION_DENIED" in str(error):
                 raise ShardwiseError(
-                    what,
+                    problem,
                     where=self.where(step),
                     rule="The files may be undamaged.",
                     remedy="let this user read it; or delete it, to resume from the one before.",
                 ) from error
-            raise Unusable(" ".join(what.split())[:200]) from error
+            raise Unusable(" ".join(problem.split())[:200]) from error
 
     def set_aside(self, step: int, kind: str) -> Path:
         """Rename a checkpoint, so that its step can be stored again; return its new path."""
-        aside = unused(self.folder / f"{step}.{kind}")
-        (self.folder / str(step)).rename(aside)
+        path = unused(self.folder / f"{step}.{kind}")
+        (self.folder / str(step)).rename(path)
         self._manager.reload()
-        return aside
+        return path
 
     def close(self) -> None:
         """Close what Orbax holds open."""
@@ -121,22 +121,24 @@ def _orbax() -> Any:
 def _make_manager(folder: Path, keep: int) -> Any:
     ocp = _orbax()
     # Orbax would have all processes wait for each other at every checkpoint.
-    alone = ocp.options.MultiprocessingOptions()
+    isolation = ocp.options.MultiprocessingOptions()
     if others.count() > 1:
-        own = others.index()
-        alone = ocp.options.MultiprocessingOptions(
-            primary_host=own, active_processes={own}, barrier_sync_key_prefix=f"process{own}"
+        process = others.index()
+        isolation = ocp.options.MultiprocessingOptions(
+            primary_host=process,
+            active_processes={process},
+            barrier_sync_key_prefix=f"process{process}",
         )
     # Our own thread writes, one checkpoint at a time: that of Orbax would outlive a failure.
     options = ocp.CheckpointManagerOptions(
         max_to_keep=keep,
         create=False,
         enable_async_checkpointing=False,
-        multiprocessing_options=alone,
+        multiprocessing_options=isolation,
     )
     handlers = {
-        "state": ocp.StandardCheckpointHandler(multiprocessing_options=alone),
-        "about": ocp.JsonCheckpointHandler(multiprocessing_options=alone),
+        "state": ocp.StandardCheckpointHandler(multiprocessing_options=isolation),
+        "about": ocp.JsonCheckpointHandler(multiprocessing_options=isolation),
     }
     return ocp.CheckpointManager(folder, options=options, item_handlers=handlers)
 
@@ -144,11 +146,11 @@ def _make_manager(folder: Path, keep: int) -> Any:
 @contextmanager
 def quiet() -> Iterator[None]:
     """Keep the threads of a failed reader from printing that the event loop is closed."""
-    before = sys.unraisablehook
+    previous = sys.unraisablehook
 
     def hook(found: Any) -> None:
         if "Event loop is closed" not in str(found.exc_value):
-            before(found)
+            previous(found)
 
     sys.unraisablehook = hook
     try:
@@ -157,4 +159,4 @@ def quiet() -> Iterator[None]:
         time.sleep(0.1)  # the others fail right after the first
         raise
     finally:
-        sys.unraisablehook = before
+        sys.unraisablehook = previous

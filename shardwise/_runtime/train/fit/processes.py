@@ -40,23 +40,23 @@ class Team:
     def training(self) -> Iterator[Signals]:
         """Run the block with errors and signals shared between the processes."""
         if not self.shared:
-            with listen("fit") as heard:
-                yield heard
+            with listen("fit") as received:
+                yield received
             return
-        heard = Signals()
-        with others.together("sw.fit"), stand_in(heard), signals.listening():
-            yield heard
+        received = Signals()
+        with others.together("sw.fit"), stand_in(received), signals.listening():
+            yield received
 
     def agree(self, **settings: Any) -> None:
         """Raise if the processes were called with different arguments."""
         if not self.shared:
             return
-        found = others.gather_json(settings, "fit")
-        for number, one in enumerate(found):
-            for name, value in one.items():
-                if value != found[0][name]:
+        calls = others.gather_json(settings, "fit")
+        for number, call in enumerate(calls):
+            for name, value in call.items():
+                if value != calls[0][name]:
                     raise ShardingError(
-                        f"{name} is {found[0][name]} in process 0 and {value} in process {number}",
+                        f"{name} is {calls[0][name]} in process 0 and {value} in process {number}",
                         where="sw.fit on several processes",
                         rule="All processes take the same steps.",
                         remedy=f"the same {name} everywhere.",
@@ -97,46 +97,53 @@ class Team:
         """Return the checkpoint to resume from, which process 0 chooses for all."""
         if not self.shared:
             return store.resume(like)
-        found = store.resume(like) if self.first else None
+        checkpoint = store.resume(like) if self.first else None
         chosen = others.spread_json(
-            None if found is None else [found.step, found.seal, found.position],
+            None if checkpoint is None else [checkpoint.step, checkpoint.seal, checkpoint.position],
             "the step to go on from",
         )
         if chosen is None:
             return None
         step, seal, position = chosen
-        if found is None:
-            found = store.read(step, like, seal)
-        return Restored(step, found.arrays, self._own_position(position))
+        if checkpoint is None:
+            checkpoint = store.read(step, like, seal)
+        return Restored(step, checkpoint.arrays, self._own_position(position))
 
     def _own_position(self, position: dict[str, Any]) -> dict[str, Any]:
         """Return the position in the data of this process, from those of all processes."""
-        each = position.pop("processes", None)
+        positions = position.pop("processes", None)
         row = {"row": position["row"]} if "row" in position else {}
         if not self._own:
             return position
-        if each is None:
-            each = [position]
-        if len(each) == others.count():
-            return {**each[others.index()], **row}
-        if any(one["state"] is not None for one in each) or len({o["drawn"] for o in each}) > 1:
+        if positions is None:
+            positions = [position]
+        if len(positions) == others.count():
+            return {**positions[others.index()], **row}
+        if (
+            any(entry["state"] is not None for entry in positions)
+            or len({o["drawn"] for o in positions}) > 1
+        ):
             raise ShardingError(
-                f"the checkpoint was written by {len(each)} processes with data of their own, "
+                f"the checkpoint was written by {len(positions)} processes with data of their own, "
                 f"there are {others.count()} now",
                 where="the batches",
                 rule="Readers that split the data by process and store their position resume with "
                 "as many processes as before.",
                 remedy="as many processes as before; or feed='whole', for any number of them.",
             )
-        return {**each[0], **row}  # all have drawn the same number of batches
+        return {**positions[0], **row}  # all have drawn the same number of batches
 
     def position(self, data: Batches) -> dict[str, Any]:
         """Return the position in the data; that of all processes if each has its own."""
         position = data.position()
         if not (self.shared and self._own):
             return position
-        each = others.collect(others.dump(position), "position")
-        return position if each is None else {**position, "processes": [*map(others.load, each)]}
+        collected = others.collect(others.dump(position), "position")
+        return (
+            position
+            if collected is None
+            else {**position, "processes": [*map(others.load, collected)]}
+        )
 
     def asked_to_end(self, heard: Signals, done: int) -> bool:
         """Return whether to end after this many steps, the same on all processes."""

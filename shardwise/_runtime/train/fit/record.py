@@ -53,8 +53,8 @@ class History:
 
     def extend(self, session: str, start: int) -> History:
         """Return the history with one more session; sessions that it supersedes are left out."""
-        before = tuple((name, first) for name, first in self.sessions if first < start)
-        return History(self.run, (*before, (session, start)))
+        earlier = tuple((name, first) for name, first in self.sessions if first < start)
+        return History(self.run, (*earlier, (session, start)))
 
     def objection(self, record: Record) -> str:
         """Return why a checkpoint is not one of this run, as a clause; empty if it is."""
@@ -84,7 +84,7 @@ def read_history(folder: Path) -> tuple[History | None, str]:
     path = folder / FILE
     try:
         facts = json.loads(path.read_bytes())
-        why = broken_seal(facts)
+        reason = broken_seal(facts)
     except FileNotFoundError:
         return None, ""
     except PermissionError as error:
@@ -95,9 +95,9 @@ def read_history(folder: Path) -> tuple[History | None, str]:
             remedy="let this user read it.",
         ) from error
     except (OSError, ValueError, RecursionError) as error:
-        facts, why = None, f"{type(error).__name__}: {error}"
-    if why or facts is None:
-        return None, why
+        facts, reason = None, f"{type(error).__name__}: {error}"
+    if reason or facts is None:
+        return None, reason
     _require_format(facts, str(path))
     return _history(facts), ""
 
@@ -150,8 +150,8 @@ def read_record(facts: Any, step: int, where: str) -> Record:
         Unusable: It is damaged, or of another step.
         ShardwiseError: Another version of shardwise wrote it.
     """
-    if broken := broken_seal(facts):
-        raise Unusable(broken)
+    if problem := broken_seal(facts):
+        raise Unusable(problem)
     _require_format(facts, where)
     if facts["step"] != step:
         raise Unusable(f"it is a checkpoint of step {facts['step']}, renamed or copied", "foreign")

@@ -55,25 +55,25 @@ def _follow(jaxpr: Any, given: Sequence[bool], past: str) -> list[bool]:
 def _results(eqn: Any, marks: list[bool], past: str) -> list[bool]:
     """Return which results of one equation depend on its marked arguments; all of them, if in
     doubt."""
-    everything = [True] * len(eqn.outvars)
+    all_outputs = [True] * len(eqn.outvars)
     name = eqn.primitive.name
     if name == "cond":
-        found = [_follow(branch, marks[1:], past) for branch in eqn.params["branches"]]
-        return [marks[0] or any(column) for column in zip(*found, strict=True)]
+        dependent = [_follow(branch, marks[1:], past) for branch in eqn.params["branches"]]
+        return [marks[0] or any(column) for column in zip(*dependent, strict=True)]
     bodies = [p for p in eqn.params.values() if hasattr(p, "eqns") or hasattr(p, "jaxpr")]
     if len(bodies) != 1:
-        return everything
+        return all_outputs
     inner = _jax.open_jaxpr(bodies[0])
-    if len(inner.invars) != len(marks) or len(inner.outvars) != len(everything):
-        return everything
-    found = _follow(bodies[0], marks, past)
+    if len(inner.invars) != len(marks) or len(inner.outvars) != len(all_outputs):
+        return all_outputs
+    dependent = _follow(bodies[0], marks, past)
     if name != "scan":
-        return found
+        return dependent
     first, carried = _jax.scan_counts(eqn.params)
     while True:  # what is carried comes in again
-        before = list(marks)
+        previous = list(marks)
         for k in range(carried):
-            marks[first + k] |= found[k]
-        if marks == before:
-            return found
-        found = _follow(bodies[0], marks, past)
+            marks[first + k] |= dependent[k]
+        if marks == previous:
+            return dependent
+        dependent = _follow(bodies[0], marks, past)

@@ -49,7 +49,7 @@ class Feed:
         self._layout, self.kind = layout, kind
         owners = {} if not isinstance(layout.mesh, Mesh) else _owners(layout)
         self.shared = len({p for processes in owners.values() for p in processes}) > 1
-        self._places = [k for k, who in owners.items() if jax.process_index() in who]
+        self._places = [k for k, processes in owners.items() if jax.process_index() in processes]
         self._owners = owners
         self._capacity = 0  # rows of each device, agreed on with the first batch
         self._padded = True
@@ -102,10 +102,10 @@ class Feed:
     ) -> tuple[Any, Any, bool]:
         if not self._capacity:
             self._agree(batch, rows, fits)
-        here = self._capacity * len(self._places)
-        if rows > here or (rows < here and not self._padded):
-            raise self._unfit(rows, here)
-        local, _ = fill_up(batch, rows, here) if rows < here else (batch, False)
+        capacity = self._capacity * len(self._places)
+        if rows > capacity or (rows < capacity and not self._padded):
+            raise self._unfit(rows, capacity)
+        local, _ = fill_up(batch, rows, capacity) if rows < capacity else (batch, False)
         placed = jax.tree.map(lambda leaf: self._deal(np.asarray(leaf), sharding), local)
         if not self._padded:
             return placed, rows * len(self._owners) // len(self._places), False
@@ -116,11 +116,11 @@ class Feed:
     def _count(self, rows: int, sharding: NamedSharding) -> jax.Array:
         """Return the number of real rows of each device."""
         ordinal = {place: k for k, place in enumerate(self._places)}
-        real = np.clip(rows - np.arange(len(self._places)) * self._capacity, 0, self._capacity)
+        real_rows = np.clip(rows - np.arange(len(self._places)) * self._capacity, 0, self._capacity)
 
         def count(index: Any) -> np.ndarray:
             places = range(*index[0].indices(len(self._owners)))
-            return real[[ordinal[k] for k in places]].astype(np.int32)
+            return real_rows[[ordinal[k] for k in places]].astype(np.int32)
 
         return jax.make_array_from_callback((len(self._owners),), sharding, count)
 
@@ -141,7 +141,7 @@ class Feed:
 
     def _agree(self, batch: Any, rows: int, fits: Callable[..., None]) -> None:
         """Agree on the rows per device: those of the process with the largest batch."""
-        if any(len(who) > 1 for who in self._owners.values()):
+        if any(len(processes) > 1 for processes in self._owners.values()):
             raise UnsupportedError(
                 f"several processes share a place along {self._layout.axis!r}",
                 where="feed='own'",
@@ -152,19 +152,19 @@ class Feed:
             f"batch{jax.tree_util.keystr(path)}: {np.asarray(leaf).dtype}{list(leaf.shape[1:])}"
             for path, leaf in jax.tree_util.tree_leaves_with_path(batch)
         ]
-        found = others.gather_json([rows, len(self._places), kind], "the first batch")
-        for number, (_, _, other) in enumerate(found):
-            if other != found[0][2]:
+        answers = others.gather_json([rows, len(self._places), kind], "the first batch")
+        for number, (_, _, structure) in enumerate(answers):
+            if structure != answers[0][2]:
                 raise ShardingError(
-                    f"process 0 has {', '.join(found[0][2])}, process {number} has "
-                    f"{', '.join(other)}",
+                    f"process 0 has {', '.join(answers[0][2])}, process {number} has "
+                    f"{', '.join(structure)}",
                     where="the first batch",
                     rule="The rows of all processes are rows of one batch.",
                     remedy="give them one structure, shape and dtype.",
                 )
         step = self._layout.accumulate
-        self._capacity = max(-(-n // (places * step)) * step for n, places, _ in found)
-        exact = all(n == places * self._capacity for n, places, _ in found)
+        self._capacity = max(-(-n // (places * step)) * step for n, places, _ in answers)
+        exact = all(n == places * self._capacity for n, places, _ in answers)
         length = self._capacity * len(self._owners)
         shapes = jax.tree.map(
             lambda leaf: jax.ShapeDtypeStruct(
@@ -200,10 +200,10 @@ def spread(arrays: Any, sharding: NamedSharding) -> Any:
     `jax.device_put` would compare them, too, by sending all of them.
     """
     leaves, structure = jax.tree.flatten(arrays)
-    here = [k for k, leaf in enumerate(leaves) if not _is_elsewhere(leaf)]
-    plain = {k: _plain(leaves[k]) for k in here}
-    if sharding.is_fully_replicated and here:
-        _refuse_unlike([plain[k] for k in here], arrays, here)
+    addressable = [k for k, leaf in enumerate(leaves) if not _is_elsewhere(leaf)]
+    plain = {k: _plain(leaves[k]) for k in addressable}
+    if sharding.is_fully_replicated and addressable:
+        _refuse_unlike([plain[k] for k in addressable], arrays, addressable)
     new = list(leaves)
     for k, leaf in enumerate(leaves):
         if k not in plain:
@@ -216,19 +216,23 @@ def spread(arrays: Any, sharding: NamedSharding) -> Any:
 
 def _refuse_unlike(found: list[np.ndarray], arrays: Any, here: list[int]) -> None:
     sums = [zlib.crc32(np.ascontiguousarray(x).tobytes()) for x in found]
-    told = others.gather_json(sums, "the same arrays")
+    gathered = others.gather_json(sums, "the same arrays")
     paths = [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(arrays)]
-    for number, other in enumerate(told):
-        if len(other) != len(told[0]):
-            what = f"process 0 has {len(told[0])} arrays, process {number} has {len(other)}"
-        elif other != told[0]:
-            first = next(k for k, (a, b) in enumerate(zip(told[0], other, strict=True)) if a != b)
+    for number, checksums in enumerate(gathered):
+        if len(checksums) != len(gathered[0]):
+            problem = (
+                f"process 0 has {len(gathered[0])} arrays, process {number} has {len(checksums)}"
+            )
+        elif checksums != gathered[0]:
+            first = next(
+                k for k, (a, b) in enumerate(zip(gathered[0], checksums, strict=True)) if a != b
+            )
             name = paths[here[first]] if first < len(here) else "an array"
-            what = f"{name} differs between process 0 and process {number}"
+            problem = f"{name} differs between process 0 and process {number}"
         else:
             continue
         raise ShardingError(
-            what,
+            problem,
             where="the state of a data-parallel step",
             rule="All processes start with the same parameters.",
             remedy="initialize them from the same seed, or load the same file, everywhere.",

@@ -90,9 +90,9 @@ def reduce_gradients(
         """Return gradient, sums and state of one part of the batch."""
         shift = None
         if per_device:
-            own = count[0]
-            shift = lambda: _padding_before(own, rows, layout)  # noqa: E731
-            count = lax.axis_index(layout.axis) * layout.accumulate * rows + own
+            local_count = count[0]
+            shift = lambda: _padding_before(local_count, rows, layout)  # noqa: E731
+            count = lax.axis_index(layout.axis) * layout.accumulate * rows + local_count
         place = Place(key, number, rows, count if padded else None, shift)
         mask = number * rows + jnp.arange(rows) < count if padded else None
 
@@ -142,10 +142,10 @@ def reduce_gradients(
     arguments = params, state, batch, count, key
     if layout.others:
         refuse_varying(mapped, layout, arguments)
-    given = params, state, batch
+    inputs = params, state, batch
     (grads, sums), state = mapped(layout.mesh)(*arguments)
     if objective.statistics.mode == "batch":
-        refuse_mixed_rows(objective.loss, objective.has_aux, layout, *given)
+        refuse_mixed_rows(objective.loss, objective.has_aux, layout, *inputs)
     metrics = {
         name: total / (sizes[name] if weight is None else weight)
         for name, (total, weight) in sums.items()
@@ -171,8 +171,8 @@ def _added_up(tree: Any, axis: str) -> Any:
     groups = list(scalars.values())
     packed = [jnp.stack([leaves[k] for k in group]) for group in groups]
     rest = [k for k, leaf in enumerate(leaves) if leaf.shape]
-    whole, sums = lax.psum(([leaves[k] for k in rest], packed), axis)
-    new = dict(zip(rest, whole, strict=True))
+    reduced, sums = lax.psum(([leaves[k] for k in rest], packed), axis)
+    new = dict(zip(rest, reduced, strict=True))
     for group, total in zip(groups, sums, strict=True):
         new |= {k: total[place] for place, k in enumerate(group)}
     return jax.tree.unflatten(structure, [new[k] for k in range(len(leaves))])
@@ -181,8 +181,8 @@ def _added_up(tree: Any, axis: str) -> Any:
 def _padding_before(own: Any, rows: int, layout: Layout) -> Any:
     """Return how many rows of padding the devices before this one have."""
     padding = lax.all_gather(layout.accumulate * rows - own, layout.axis)
-    before = jnp.arange(layout.devices) < lax.axis_index(layout.axis)
-    return jnp.where(before, padding, 0).sum()
+    earlier = jnp.arange(layout.devices) < lax.axis_index(layout.axis)
+    return jnp.where(earlier, padding, 0).sum()
 
 
 def _refuse_trained_weights(
@@ -213,17 +213,17 @@ def _refuse_rows_crossed(
     wider = replace(place, rows=2 * rows, count=None, shift=None)
 
     def twice() -> Any:
-        more = jax.tree.map(lambda x: jnp.concatenate([x, x]), batch)
-        output, _ = objective.loss(params, state, more, wider)
+        doubled = jax.tree.map(lambda x: jnp.concatenate([x, x]), batch)
+        output, _ = objective.loss(params, state, doubled, wider)
         return read_loss(output, objective.has_aux, 2 * rows)[0].values
 
     try:
-        found = jax.eval_shape(twice).shape
+        shape = jax.eval_shape(twice).shape
     except Exception:
         return  # the loss accepts only one number of rows
-    if found[1:] != loss.values.shape[1:]:
+    if shape[1:] != loss.values.shape[1:]:
         raise ShardingError(
-            f"it has shape {list(loss.values.shape)} for {rows} rows and {list(found)} for "
+            f"it has shape {list(loss.values.shape)} for {rows} rows and {list(shape)} for "
             f"{2 * rows}",
             where="the loss",
             rule="The loss of a row must not depend on the number of rows on its device. "
@@ -239,8 +239,8 @@ def _scale(loss: Term, mask: Any, params: Any, axis: str) -> Any:
     is differentiated, and the gradient is multiplied back in float32; by the same number on all
     devices, since the gradient of a loss with collectives contains the losses of other devices.
     """
-    narrow = {leaf.dtype for leaf in [*jax.tree.leaves(params), loss.values]}
-    if loss.weights is None or jnp.dtype(jnp.float16) not in narrow:
+    dtypes = {leaf.dtype for leaf in [*jax.tree.leaves(params), loss.values]}
+    if loss.weights is None or jnp.dtype(jnp.float16) not in dtypes:
         return None
     total = lax.pmax(loss.total(mask), axis)
     return jnp.where(total > 0, total, 1)
@@ -286,15 +286,15 @@ def _refuse_means(
     marks = dependents(values, (batch, place.key))
     scalars = [
         name
-        for (name, term), mark in zip(terms.items(), marks, strict=True)
-        if term.scalar and (mark or name == "loss")
+        for (name, term), varies in zip(terms.items(), marks, strict=True)
+        if term.scalar and (varies or name == "loss")
     ]
     if scalars:
-        several = ", ".join(str(layout.parts * k) for k in (1, 2, 3))
+        multiples = ", ".join(str(layout.parts * k) for k in (1, 2, 3))
         raise ShardingError(
             f"its {scalars[0]!r} is a scalar, and the batch does not divide evenly over {layout}",
             where="the loss",
             rule="The mean of unequal parts' means is not the mean of the batch. With a scalar "
-            f"loss the batch has a multiple of {layout.parts} rows: {several} ...",
+            f"loss the batch has a multiple of {layout.parts} rows: {multiples} ...",
             remedy="return the losses per row, without the mean; then any number of rows will do.",
         )

@@ -60,8 +60,8 @@ class Layout:
         return isinstance(self.mesh, AbstractMesh)
 
     def __str__(self) -> str:
-        further = f", each share in {self.accumulate}" if self.accumulate > 1 else ""
-        return f"{self.devices} devices along {self.axis!r}{further}"
+        suffix = f", each share in {self.accumulate}" if self.accumulate > 1 else ""
+        return f"{self.devices} devices along {self.axis!r}{suffix}"
 
 
 def lay_out(mesh: MeshLike | None, axis: str | None, accumulate: int) -> Layout:
@@ -109,11 +109,11 @@ def count_rows(batch: Any) -> int:
         "batch" + jax.tree_util.keystr(path): np.shape(leaf)[0] if np.ndim(leaf) else None
         for path, leaf in leaves
     }
-    found = [
+    lines = [
         f"{name}: {'a scalar' if length is None else f'{length} rows'}"
         for name, length in lengths.items()
     ]
-    what = f"its leaves differ in length:{listed(found)}"
+    problem = f"its leaves differ in length:{listed(lines)}"
     remedy = (
         "a value that changes from step to step goes into the batch once per row, "
         "np.full(rows, value); a constant may be bound to the loss, functools.partial(loss, ...), "
@@ -124,10 +124,10 @@ def count_rows(batch: Any) -> int:
         if any(_in_list(path) for path, _ in leaves):
             remedy += " A list of rows becomes one leaf with np.stack(rows)."
     if not lengths or set(lengths.values()) == {0}:
-        what = "it has no rows" if lengths else "it has no leaves"
+        problem = "it has no rows" if lengths else "it has no leaves"
         remedy = "skip empty batches; check the path or the filter of the data."
     raise ShardingError(
-        what,
+        problem,
         where="the batch",
         rule="Every leaf of a batch has one row per example, at least one, "
         "along its first dimension.",
@@ -141,19 +141,19 @@ def _refuse_leaves(leaves: list[tuple[Any, Any]]) -> None:
             continue
         if isinstance(leaf, bool | int | float | complex) and not _in_list(path):
             continue
-        found = a_type(leaf)
+        kind = a_type(leaf)
         remedy = "np.asarray(...) of a list of rows; encode text as numbers first."
         dtype = getattr(leaf, "dtype", None)
         if isinstance(dtype, np.dtype):
-            found, remedy = f"an array of dtype {dtype}", instead_of(dtype)
+            kind, remedy = f"an array of dtype {dtype}", instead_of(dtype)
         if isinstance(leaf, np.ma.MaskedArray):
-            found = "a MaskedArray"
+            kind = "a MaskedArray"
             remedy = (
                 "x.filled(0), with ~np.ma.getmaskarray(x) as another leaf of the batch, by which "
                 "the loss weights its values: a device knows no mask."
             )
         raise ShardingError(
-            f"batch{jax.tree_util.keystr(path)} is {found}",
+            f"batch{jax.tree_util.keystr(path)} is {kind}",
             where="the batch",
             rule="The leaves of a batch are arrays of numbers.",
             remedy=remedy,

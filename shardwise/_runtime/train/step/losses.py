@@ -71,8 +71,8 @@ class Term:
         if mask is None and self.weights is None:
             return jnp.sum(values), None
         weights = self._weights(mask)
-        kept = jnp.where(weights != 0, weights * values, 0)
-        return jnp.sum(kept), jnp.sum(weights)
+        weighted = jnp.where(weights != 0, weights * values, 0)
+        return jnp.sum(weighted), jnp.sum(weights)
 
 
 def accumulator(dtype: Any) -> Any:
@@ -100,12 +100,12 @@ def read_loss(output: Any, has_aux: bool, rows: int) -> tuple[Term, dict[str, Te
         )
     unnamed = [name for name in metrics if not isinstance(name, str)]
     if unnamed:
-        what = f"it returned a metric named {unnamed[0]!r}"
-        raise _wrong(what, "The names of metrics are text.", f"{str(unnamed[0])!r}")
-    taken = TAKEN & set(metrics)
-    if taken:
+        problem = f"it returned a metric named {unnamed[0]!r}"
+        raise _wrong(problem, "The names of metrics are text.", f"{str(unnamed[0])!r}")
+    reserved = TAKEN & set(metrics)
+    if reserved:
         raise _wrong(
-            f"it returned a metric named {min(taken)!r}",
+            f"it returned a metric named {min(reserved)!r}",
             f"{', '.join(sorted(TAKEN))} are reported by the step itself, or by sw.fit.",
             "give it another name.",
         )
@@ -134,10 +134,10 @@ def _term(name: str, value: Any, rows: int, has_aux: bool) -> Term:
             REMEDY,
         )
     weights = None if weights is None else jnp.asarray(weights)
-    for found in (values, weights):
-        if found is not None and jnp.issubdtype(found.dtype, jnp.complexfloating):
-            what, rule = f"its {name!r} has dtype {found.dtype}", "Losses and weights are real."
-            raise _wrong(what, rule, "for example jnp.abs.")
+    for array in (values, weights):
+        if array is not None and jnp.issubdtype(array.dtype, jnp.complexfloating):
+            problem, rule = f"its {name!r} has dtype {array.dtype}", "Losses and weights are real."
+            raise _wrong(problem, rule, "for example jnp.abs.")
     if weights is None:
         return Term(name, values)
     fitted = weights.reshape(weights.shape + (1,) * max(values.ndim - weights.ndim, 0))

@@ -20,12 +20,12 @@ def extra_arguments(optimizer: Any, reduced: Reduced) -> dict[str, Any]:
 
     if not isinstance(optimizer, optax.GradientTransformationExtraArgs):
         return {}
-    known = {"value": reduced.metrics["loss"], "grad": reduced.grads}
-    taken = inspect.signature(optimizer.update).parameters.values()
-    if any(one.kind is one.VAR_KEYWORD for one in taken):
-        return known
-    names = {one.name for one in taken}
-    return {name: value for name, value in known.items() if name in names}
+    available = {"value": reduced.metrics["loss"], "grad": reduced.grads}
+    parameters = inspect.signature(optimizer.update).parameters.values()
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+        return available
+    names = {parameter.name for parameter in parameters}
+    return {name: value for name, value in available.items() if name in names}
 
 
 @contextlib.contextmanager
@@ -60,8 +60,8 @@ class _Want:
 
     def error(self) -> UnsupportedError:
         """Return the error that names it."""
-        where = "the optimizer"
-        return UnsupportedError(self.what, where=where, rule=self.rule, remedy=self.remedy)
+        location = "the optimizer"
+        return UnsupportedError(self.what, where=location, rule=self.rule, remedy=self.remedy)
 
 
 _ONCE = "A step computes the loss and its gradient once, for the optimizer to use."

@@ -92,8 +92,8 @@ class Made:
 
     def owned(self, leaves: list[Any]) -> list[Any]:
         """Return the arrays, with a copy of each that the caller may hold too."""
-        known = set(map(id, map(call, self._refs)))
-        return [leaf if id(leaf) in known else copied(leaf) for leaf in leaves]
+        own_ids = set(map(id, map(call, self._refs)))
+        return [leaf if id(leaf) in own_ids else copied(leaf) for leaf in leaves]
 
 
 def _together(leaf: Any) -> Any:
@@ -125,9 +125,9 @@ def apart(arrays: Any) -> Any:
     seen: set[int] = set()
 
     def own(leaf: Any) -> Any:
-        again = id(leaf) in seen
+        duplicate = id(leaf) in seen
         seen.add(id(leaf))
-        return copied(leaf) if again else leaf
+        return copied(leaf) if duplicate else leaf
 
     return jax.tree.unflatten(structure, [own(leaf) for leaf in leaves])
 

@@ -81,12 +81,16 @@ def refuse_mixed_rows(
     except Exception:
         return  # it accepts one number of rows only, or cannot be analysed: not known to be wrong
     # One row may be picked for all: a temperature that the batch repeats once per row.
-    known = [one for one in proof.findings if PICKED not in one.message]
-    found = [one for one in known if one.code in _WRONG[_kind(one)]]
-    if not all(one.certain for one in found):
-        wrong = _wrong_by_numbers(program, shapes, mesh)
-        found = [one for one in found if one.certain or wrong is None or one.leaf in wrong]
-    for finding in found:
+    findings = [finding for finding in proof.findings if PICKED not in finding.message]
+    errors = [finding for finding in findings if finding.code in _WRONG[_kind(finding)]]
+    if not all(finding.certain for finding in errors):
+        wrong_leaves = _wrong_by_numbers(program, shapes, mesh)
+        errors = [
+            finding
+            for finding in errors
+            if finding.certain or wrong_leaves is None or finding.leaf in wrong_leaves
+        ]
+    for finding in errors:
         raise (_no_mean if _kind(finding) == "scalar" else _no_row)(finding, layout.axis)
 
 
@@ -113,20 +117,20 @@ def _wrong_by_numbers(program: Any, shapes: Any, mesh: Any) -> set[str] | None:
             verdict = examine(program, shapes, meshes, None, options, finite=True).verdict
     except Exception:
         return None
-    certain = [one for one in verdict.findings if one.certain]
-    wrong = {leaf for one in certain for leaf in (one.leaf, *one.likewise)}
-    return None if "" in wrong else wrong  # "" is a finding about the whole program
+    certain = [finding for finding in verdict.findings if finding.certain]
+    leaves = {leaf for finding in certain for leaf in (finding.leaf, *finding.likewise)}
+    return None if "" in leaves else leaves  # "" is a finding about the whole program
 
 
 def _no_mean(finding: Any, axis: str) -> ShardingError:
     if finding.code == A_SUM:
-        found, rule = "sums over its rows", "the mean of n devices' sums is one nth of the sum."
+        problem, rule = "sums over its rows", "the mean of n devices' sums is one nth of the sum."
     else:
-        found, rule = "is not the mean of its rows", "the values of the devices are averaged."
+        problem, rule = "is not the mean of its rows", "the values of the devices are averaged."
         if finding.where.file:  # a line of the loss, not of the mean that follows it
-            found += f": {finding.message.partition(': ')[2]}, {finding.where}"
+            problem += f": {finding.message.partition(': ')[2]}, {finding.where}"
     return ShardingError(
-        f"its {_name(finding)!r} is a scalar that {found}",
+        f"its {_name(finding)!r} is a scalar that {problem}",
         where="the loss",
         rule=f"A scalar loss is the mean of its rows: {rule}",
         remedy="return the losses per row, without the sum; (losses, weights) for a weighted "
@@ -136,10 +140,10 @@ def _no_mean(finding: Any, axis: str) -> ShardingError:
 
 
 def _no_row(finding: Any, axis: str) -> ShardingError:
-    what = "weights are" if finding.leaf.startswith("result[2]") else "values are"
+    subject = "weights are" if finding.leaf.startswith("result[2]") else "values are"
     place = f", {finding.where}" if finding.where.file else ""
     return ShardingError(
-        f"its {_name(finding)!r} has one per row, but these {what} not independent: they "
+        f"its {_name(finding)!r} has one per row, but these {subject} not independent: they "
         f"use a reduction over the rows of one device{place}",
         where="the loss",
         rule="A value per row must not depend on the other rows of its device: it would change "

@@ -109,8 +109,8 @@ def _share_a_process(mesh: Any) -> bool:
 
 def _is_number(seed: Any) -> bool:
     dtype = getattr(seed, "dtype", np.dtype(int))
-    whole = any(jnp.issubdtype(dtype, kind) for kind in (np.integer, np.bool_))
-    return hasattr(seed, "__index__") and not getattr(seed, "ndim", 0) and whole
+    integral = any(jnp.issubdtype(dtype, kind) for kind in (np.integer, np.bool_))
+    return hasattr(seed, "__index__") and not getattr(seed, "ndim", 0) and integral
 
 
 def _is_one_key(seed: Any) -> bool:
@@ -150,11 +150,14 @@ class Runner:
         self._parts = self.layout.parts
         self._rows = P(self.layout.axis)
         mesh = self.layout.mesh
-        lies: dict[str, Any] = {}
+        shardings: dict[str, Any] = {}
         if isinstance(mesh, Mesh) and not self._feed.shared:
-            lies = {"in_shardings": (None, None, NamedSharding(mesh, self._rows), None)}
+            shardings = {"in_shardings": (None, None, NamedSharding(mesh, self._rows), None)}
         self._compiled = jax.jit(
-            self._run, static_argnums=(0, 1), donate_argnums=2 if options.donate else (), **lies
+            self._run,
+            static_argnums=(0, 1),
+            donate_argnums=2 if options.donate else (),
+            **shardings,
         )
         self._waiting: deque[jax.Array] | None = deque() if _share_a_process(mesh) else None
 
@@ -180,21 +183,21 @@ class Runner:
             batch, padded = fill_up(batch, rows, layout.parts)
             return self.program(layout, padded, static, arrays, kept, batch, jnp.int32(rows))
         with no_mesh():
-            given = self._placed(static, arrays, kept, batch, rows, settled)
+            inputs = self._placed(static, arrays, kept, batch, rows, settled)
             try:
                 # Counted, so that a process that ends after fewer steps is reported to those that
                 # wait.
                 with others.news().step() if self.shared else contextlib.nullcontext():
-                    made = self._compiled(*given)
+                    outputs = self._compiled(*inputs)
             except (RuntimeError, ValueError) as error:
                 if settled and "deleted" in text_of(error):  # one array, by the caller
                     refuse_deleted(jax.tree.leaves(arrays), *self._lost)
                 raise
         if self._waiting is not None:
-            self._waiting.append(jax.tree.leaves(made[1])[-1])
+            self._waiting.append(jax.tree.leaves(outputs[1])[-1])
             if len(self._waiting) > AHEAD:
                 jax.block_until_ready(self._waiting.popleft())
-        return made
+        return outputs
 
     @property
     def shared(self) -> bool:
@@ -314,9 +317,9 @@ def check_loss(loss: Callable[..., Any], rng: str | None, trained: str = "params
     except ValueError:  # its signature is not known
         return
     except TypeError as error:
-        given = f"({trained}, batch)" if rng is None else f"({trained}, batch, rng)"
+        arguments = f"({trained}, batch)" if rng is None else f"({trained}, batch, rng)"
         raise ShardingError(
-            f"it cannot be called with {given}: {error}",
+            f"it cannot be called with {arguments}: {error}",
             where="the loss",
             rule="A loss takes what is trained and the rows, and with rng= a key as well.",
             remedy="rng='shard' or rng='example' if it wants a key; "

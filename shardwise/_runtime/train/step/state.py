@@ -17,20 +17,20 @@ def kinds_of(opt_state: Any, params: Any = None) -> list[str]:
         opt_state: The state.
         params: The params; their own types are left out.
     """
-    theirs = set(_named_tuples(params))
-    return [kind.__name__ for kind in _named_tuples(opt_state) if kind not in theirs]
+    param_kinds = set(_named_tuples(params))
+    return [kind.__name__ for kind in _named_tuples(opt_state) if kind not in param_kinds]
 
 
 def _named_tuples(tree: Any) -> list[type]:
-    found: list[type] = []
+    kinds: list[type] = []
 
     def look(node: Any) -> bool:
         if isinstance(node, tuple) and hasattr(node, "_fields"):
-            found.append(type(node))
+            kinds.append(type(node))
         return False
 
     jax.tree.leaves(tree, is_leaf=look)
-    return found
+    return kinds
 
 
 @partial(
@@ -64,8 +64,8 @@ class TrainState:
         The user may replace params in a state, so all leaves are compared, by identity. A step
         donates all leaves or none, so only the first is asked whether it is deleted.
         """
-        kind, made = self.__dict__.get("_made", (None, ()))
-        same = len(leaves) == len(made) and all(map(is_, leaves, made))
+        kind, recorded = self.__dict__.get("_made", (None, ()))
+        same = len(leaves) == len(recorded) and all(map(is_, leaves, recorded))
         return kind if same and not (leaves and leaves[0].is_deleted()) else None
 
     def __getstate__(self) -> dict[str, Any]:

@@ -44,16 +44,16 @@ class Statistics:
         self, loss: Any, layout: Layout, params: Any, state: Any, batch: Any, padded: bool
     ) -> None:
         """Raise if the result of a loss would depend on how the batch is split."""
-        whole = self.mode == "batch"
+        by_batch = self.mode == "batch"
         split = layout.accumulate > 1
-        if not (padded or (whole and (split or jax.tree.leaves(state)))):
+        if not (padded or (by_batch and (split or jax.tree.leaves(state)))):
             return
         effects = _effects(loss, layout, params, state, batch, padded)
-        if whole and effects.varying:
+        if by_batch and effects.varying:
             raise _varies(effects.varying[0], layout)
         if padded and (effects.mixed or effects.collective):
             raise _padded(_coupling(effects.mixed, effects.collective), layout)
-        if whole and split and (effects.changed or effects.collective):
+        if by_batch and split and (effects.changed or effects.collective):
             raise _split_further(_coupling(effects.changed, effects.collective), layout)
 
 
@@ -108,13 +108,13 @@ def _effects(
         )
 
     shapes = shapes_of((params, state))
-    given = rows, jax.eval_shape(lambda: jax.random.key(0))  # padding has keys as well
+    inputs = rows, jax.eval_shape(lambda: jax.random.key(0))  # padding has keys as well
     try:
         with virtually(mesh):  # a separate program, even inside another trace
-            ops = trace(program, *shapes, *given)[0].body
+            ops = trace(program, *shapes, *inputs)[0].body
             mixing = [False] * len(unchanged)
             if padded and not all(unchanged):
-                mixing = dependents(lambda given, p, s: program(p, s, *given)[0], given, *shapes)
+                mixing = dependents(lambda inputs, p, s: program(p, s, *inputs)[0], inputs, *shapes)
     except UnsupportedError as error:
         raise UnsupportedError(
             f"it is unknown whether its statistics are those of the whole batch: {error}",
@@ -126,7 +126,7 @@ def _effects(
     changed = [name for name, same in zip(names, unchanged, strict=True) if not same]
     varying = [name for name, axes in zip(names, _differing(ops), strict=False) if axes]
     collectives = [op for op in collectives_in(ops.ops) if layout.axis in [a.name for a in op.axes]]
-    mixed = [name for name, does in zip(names, mixing, strict=True) if does and name in changed]
+    mixed = [name for name, mixes in zip(names, mixing, strict=True) if mixes and name in changed]
     return Effects(changed, mixed, varying, str(collectives[0]) if collectives else "")
 
 
@@ -222,8 +222,8 @@ def _split_further(what: str, layout: Layout) -> ShardingError:
     remedy = f"a virtual mesh, mesh=sw.mesh({layout.axis}=n), which accumulates over n parts"
     if layout.virtual:
         sizes = {**layout.mesh.shape, layout.axis: layout.parts}
-        wider = ", ".join(f"{axis}={size}" for axis, size in sizes.items())
-        remedy = f"mesh=sw.mesh({wider}) with accumulate=1, which computes the same parts"
+        axes = ", ".join(f"{axis}={size}" for axis, size in sizes.items())
+        remedy = f"mesh=sw.mesh({axes}) with accumulate=1, which computes the same parts"
     return ShardingError(
         f"{what}, and accumulate={layout.accumulate} cuts the batch further",
         where="the loss",

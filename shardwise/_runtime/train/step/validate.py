@@ -45,9 +45,9 @@ def refuse_no_arrays(collections: Any) -> None:
         if number or (dtype is not None and not isinstance(dtype, np.dtype)):
             continue
         if dtype is None or instead_of(dtype):
-            found = a_type(leaf) if dtype is None else f"of dtype {dtype}"
+            kind = a_type(leaf) if dtype is None else f"of dtype {dtype}"
             raise ShardingError(
-                f"{jax.tree_util.keystr(path)} is {found}",
+                f"{jax.tree_util.keystr(path)} is {kind}",
                 where="the collections",
                 rule="The collections of a state are arrays, too.",
                 remedy="close over it in the loss, and leave it out of the variables.",
@@ -67,11 +67,11 @@ def refuse_integers(params: Any, where: str, remedy: str) -> None:
     for path, leaf in leaves:
         dtype = getattr(leaf, "dtype", None)
         if dtype is None or not jnp.issubdtype(dtype, jnp.inexact):
-            found = f"{a_type(leaf)}" if dtype is None else f"of dtype {dtype}"
+            kind = f"{a_type(leaf)}" if dtype is None else f"of dtype {dtype}"
             if isinstance(leaf, float | complex):
                 remedy = f"jnp.asarray({leaf}), if it is to be trained; otherwise {remedy}"
             raise ShardingError(
-                f"{jax.tree_util.keystr(path) or 'it'} is {found}",
+                f"{jax.tree_util.keystr(path) or 'it'} is {kind}",
                 where=where,
                 rule="Only floating-point arrays can be trained.",
                 remedy=remedy,
