@@ -64,10 +64,10 @@ def without_mesh(f: Callable[..., Any]) -> inspect.Signature:
     JAX's `custom_vjp` and its like need every argument of a call by position.
     """
     signature = inspect.signature(f)
-    others = [parameter for name, parameter in signature.parameters.items() if name != "mesh"]
-    if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in others):
-        others.append(inspect.Parameter("kwargs", inspect.Parameter.VAR_KEYWORD))
-    return signature.replace(parameters=others)
+    parameters = [parameter for name, parameter in signature.parameters.items() if name != "mesh"]
+    if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+        parameters.append(inspect.Parameter("kwargs", inspect.Parameter.VAR_KEYWORD))
+    return signature.replace(parameters=parameters)
 
 
 def _mesh_parameter(f: Callable[..., Any]) -> tuple[int, inspect.Parameter] | None:

@@ -75,8 +75,8 @@ def _scan(op: Scan, ins: list[Value], axes: Axes, cx: Context) -> list[Value]:
 
 def _add_row(total: Any, row: Value, number: Any) -> Any:
     """Add to a row of a total; XLA does it in place."""
-    now = lax.dynamic_index_in_dim(total, number, keepdims=False)
-    return lax.dynamic_update_index_in_dim(total, now + widen(row.array), number, 0)
+    current = lax.dynamic_index_in_dim(total, number, keepdims=False)
+    return lax.dynamic_update_index_in_dim(total, current + widen(row.array), number, 0)
 
 
 def _while(op: While, ins: list[Value], axes: Axes, cx: Context) -> list[Value]:
@@ -85,36 +85,40 @@ def _while(op: While, ins: list[Value], axes: Axes, cx: Context) -> list[Value]:
     (test,) = op.cond.outs
     batched = isinstance(test, Var) and test.shape != ()
     watched = cx.watch.concerns([op])
-    inside = dataclasses.replace(cx, pace=cx.pace.within(SEVERAL))
+    inner = dataclasses.replace(cx, pace=cx.pace.within(SEVERAL))
 
     def decide(carry: list[Any]) -> tuple[Any, Value, Divergence | None]:
         state = _unpack(carry, op.outs, axes)
-        (decision,), trouble = _run(op.cond, [*cond_consts, *state], axes, inside)
-        go = _any(decision) if batched else decision
-        return go.first(), decision, _divergence(op, go, trouble, cx) if watched else None
+        (decision,), divergence = _run(op.cond, [*cond_consts, *state], axes, inner)
+        proceed = _any(decision) if batched else decision
+        return (
+            proceed.first(),
+            decision,
+            _divergence(op, proceed, divergence, cx) if watched else None,
+        )
 
     def body(state: Any) -> Any:
         _, decision, carry, old = state
-        outs, met = _run(op.body, [*body_consts, *_unpack(carry, op.outs, axes)], axes, inside)
+        outs, nested = _run(op.body, [*body_consts, *_unpack(carry, op.outs, axes)], axes, inner)
         later = _pack(outs, op.outs, axes)
         if batched:
             rows = zip(later, carry, op.outs, strict=True)
             later = [_where(decision, new, old, axes, var) for new, old, var in rows]
-        go, decision, trouble = decide(later)
-        if trouble is None:
-            return go, decision if batched else None, later, None
-        trouble = first_of([old, met, trouble])
+        proceed, decision, divergence = decide(later)
+        if divergence is None:
+            return proceed, decision if batched else None, later, None
+        divergence = first_of([old, nested, divergence])
         # On a real mesh the loop would hang here.
-        return go & (trouble.site == 0), decision if batched else None, later, trouble
+        return proceed & (divergence.site == 0), decision if batched else None, later, divergence
 
     carry = _pack(init, op.outs, axes)
-    go, decision, trouble = decide(carry)
-    if trouble is not None:
-        go = go & (trouble.site == 0)
-    _, _, carry, trouble = lax.while_loop(
-        lambda state: state[0], body, (go, decision if batched else None, carry, trouble)
+    proceed, decision, divergence = decide(carry)
+    if divergence is not None:
+        proceed = proceed & (divergence.site == 0)
+    _, _, carry, divergence = lax.while_loop(
+        lambda state: state[0], body, (proceed, decision if batched else None, carry, divergence)
     )
-    _record(cx, trouble)
+    _record(cx, divergence)
     return _unpack(carry, op.outs, axes)
 
 
@@ -132,8 +136,8 @@ def _any(decision: Value) -> Value:
 def _where(decision: Value, new: Any, old: Any, axes: Axes, var: Var) -> Any:
     """Under `vmap` an element that is done keeps its value."""
     along = _along(var.axes, axes)
-    go = decision.spread(along)
-    return jnp.where(go.reshape(go.shape + (1,) * (new.ndim - go.ndim)), new, old)
+    active = decision.spread(along)
+    return jnp.where(active.reshape(active.shape + (1,) * (new.ndim - active.ndim)), new, old)
 
 
 def _cond(op: Cond, ins: list[Value], axes: Axes, cx: Context) -> list[Value]:
@@ -142,14 +146,14 @@ def _cond(op: Cond, ins: list[Value], axes: Axes, cx: Context) -> list[Value]:
 
     def branch(body: Body) -> Any:
         def take(operands: list[Value]) -> tuple[list[Any], Divergence | None]:
-            outs, trouble = _run(body, operands, axes, cx)
-            return _pack(outs, op.outs, axes), trouble if watched else None
+            outs, divergence = _run(body, operands, axes, cx)
+            return _pack(outs, op.outs, axes), divergence if watched else None
 
         return take
 
     choice = index.first()
-    outs, trouble = lax.switch(choice, [branch(body) for body in op.branches], operands)
-    _record(cx, _divergence(op, index, trouble, cx))
+    outs, divergence = lax.switch(choice, [branch(body) for body in op.branches], operands)
+    _record(cx, _divergence(op, index, divergence, cx))
     return _unpack(outs, op.outs, axes)
 
 
@@ -173,8 +177,8 @@ def _divergence(
     """Return the divergence inside, or that of the decision here."""
     if not decision.dims or id(op) not in cx.watch.number:
         return trouble
-    here = cx.watch.compare(op, decision, cx.coords)
-    return here if trouble is None else first_of([here, trouble])
+    divergence = cx.watch.compare(op, decision, cx.coords)
+    return divergence if trouble is None else first_of([divergence, trouble])
 
 
 def _pairs(outs: Sequence[Atom], ins: Sequence[Var]) -> dict[Var, Var]:

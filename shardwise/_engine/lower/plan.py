@@ -39,16 +39,16 @@ def stages(ops: Sequence[Op], axis: Axis) -> list[Stage]:
     out: list[Stage] = []
     level: dict[Var, int] = {}
     for op in ops:
-        now = max((level.get(atom, 0) for atom in op.ins if isinstance(atom, Var)), default=0)
-        while len(out) <= now:
+        depth = max((level.get(atom, 0) for atom in op.ins if isinstance(atom, Var)), default=0)
+        while len(out) <= depth:
             out.append(Stage())
         meets = axis in op.meets
-        stage = out[now]
+        stage = out[depth]
         (stage.meetings if meets else stage.inside if axis in op.needs else stage.outside).append(
             op
         )
         for var in op.outs:
-            level[var] = now + meets
+            level[var] = depth + meets
     return out
 
 
@@ -95,8 +95,8 @@ class Joint:
     @property
     def ins(self) -> list[Atom]:
         """Return the inputs, each once."""
-        made = {var for op in self.ops for var in op.outs}
-        return list(dict.fromkeys(a for op in self.ops for a in op.ins if a not in made))
+        outputs = {var for op in self.ops for var in op.outs}
+        return list(dict.fromkeys(a for op in self.ops for a in op.ins if a not in outputs))
 
 
 @dataclasses.dataclass(eq=False)
