@@ -39,38 +39,38 @@ def _scan(op: Scan, ins: list[Value], axes: Axes, cx: Context) -> list[Value]:
     second = op.consts + op.carry
     consts, init, xs = ins[: op.consts], ins[op.consts : second], ins[second:]
     carried = op.outs[: op.carry]
-    places = [_along(value.dims, axes) for value in xs]
+    placements = [_along(value.dims, axes) for value in xs]
     watched = cx.watch.concerns(op.body.ops)
-    inside = dataclasses.replace(cx, pace=cx.pace.within(max(1, op.length)))
+    inner = dataclasses.replace(cx, pace=cx.pace.within(max(1, op.length)))
     grown = _pairs(op.body.outs[: op.carry], op.body.ins[op.consts : second])
 
     def step(state: Any, turn: Any) -> tuple[Any, dict[int, Value]]:
-        carry, totals, trouble = state
+        carry, totals, divergence = state
         number, arrays = turn
-        now = [stacked(a, place) for a, place in zip(arrays, places, strict=True)]
-        ins = [*consts, *_unpack(carry, carried, axes), *now]
-        outs, new = _run(op.body, ins, axes, inside, grown)
-        trouble = first_of([trouble, new]) if watched else None
+        slices = [stacked(a, placement) for a, placement in zip(arrays, placements, strict=True)]
+        ins = [*consts, *_unpack(carry, carried, axes), *slices]
+        outs, new = _run(op.body, ins, axes, inner, grown)
+        divergence = first_of([divergence, new]) if watched else None
         rows = dict(enumerate(outs[op.carry :]))
         totals = {k: _add_row(total, rows.pop(k), number) for k, total in totals.items()}
-        return (_pack(outs[: op.carry], carried, axes), totals, trouble), rows
+        return (_pack(outs[: op.carry], carried, axes), totals, divergence), rows
 
     stacks = op.outs[op.carry :]
     totals = {k: cx.adding[var] for k, var in enumerate(stacks) if op.length and var in cx.adding}
     start = (_pack(init, carried, axes), totals, cx.watch.no_divergence() if watched else None)
     timed = [
-        jnp.moveaxis(value.spread(place), len(place), 0)
-        for value, place in zip(xs, places, strict=True)
+        jnp.moveaxis(value.spread(placement), len(placement), 0)
+        for value, placement in zip(xs, placements, strict=True)
     ]
     numbers = jnp.arange(op.length, dtype=jnp.int32) if totals else None
-    (carry, totals, trouble), ys = lax.scan(
+    (carry, totals, divergence), ys = lax.scan(
         step, start, (numbers, timed), length=op.length, reverse=op.reverse, unroll=op.unroll
     )
-    _record(cx, trouble)
-    made = {k: Value(total) for k, total in totals.items()}
+    _record(cx, divergence)
+    results = {k: Value(total) for k, total in totals.items()}
     for k, y in ys.items():
-        made[k] = Value(y.array, {axis: d + 1 for axis, d in y.dims.items()})
-    return [*_unpack(carry, carried, axes), *(made[k] for k in range(len(stacks)))]
+        results[k] = Value(y.array, {axis: d + 1 for axis, d in y.dims.items()})
+    return [*_unpack(carry, carried, axes), *(results[k] for k in range(len(stacks)))]
 
 
 def _add_row(total: Any, row: Value, number: Any) -> Any:
