@@ -178,8 +178,8 @@ def _no_mesh(what: str, rule: str) -> ShardingError:
 
 def abstract(mesh: MeshLike) -> AbstractMesh:
     """Return the mesh without its devices."""
-    found = one_mesh(mesh)
-    return found.abstract_mesh if isinstance(found, Mesh) else found
+    result = one_mesh(mesh)
+    return result.abstract_mesh if isinstance(result, Mesh) else result
 
 
 def resized(mesh: AbstractMesh, sizes: Mapping[str, int]) -> AbstractMesh:
