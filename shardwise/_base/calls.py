@@ -81,12 +81,14 @@ def _signature_error(
     f: Any, called: str, meant: Mapping[str, str], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> ArgumentError:
     """Return the error for a call that does not fit the signature."""
-    takes = list(inspect.signature(f).parameters.values())
-    if takes and takes[0].name == "self":
-        takes, args = takes[1:], args[1:]
-    call = takes, called, meant, args, kwargs
-    problem, remedy = _unknown(*call) or _count(*call)
-    return ArgumentError(explain_error(problem, where=called, rule=_rule(takes), remedy=remedy))
+    parameters = list(inspect.signature(f).parameters.values())
+    if parameters and parameters[0].name == "self":
+        parameters, args = parameters[1:], args[1:]
+    context = parameters, called, meant, args, kwargs
+    problem, remedy = _unknown(*context) or _count(*context)
+    return ArgumentError(
+        explain_error(problem, where=called, rule=_rule(parameters), remedy=remedy)
+    )
 
 
 def _unknown(
@@ -127,9 +129,9 @@ def _count(
     kwargs: Mapping[str, Any],
 ) -> tuple[str, str]:
     positional = [p for p in takes if p.kind in BY_POSITION]
-    twice = [p.name for p in positional[: len(args)] if p.name in kwargs]
-    if twice:
-        return f"{twice[0]} is given twice, by position and by name", f"give {twice[0]} once."
+    repeated = [p.name for p in positional[: len(args)] if p.name in kwargs]
+    if repeated:
+        return f"{repeated[0]} is given twice, by position and by name", f"give {repeated[0]} once."
     missing = [
         p.name
         for p in [
@@ -189,12 +191,12 @@ def called_wrongly(
     if not refusal:
         return None
     name = name_of(f)
-    packed = len(args) == 1 and isinstance(args[0], tuple | list)
-    takes = inspect.signature(f)
-    if packed and not binds(f, args[0], kwargs):
-        kind, names = type(args[0]).__name__, ", ".join(takes.parameters)
+    is_packed = len(args) == 1 and isinstance(args[0], tuple | list)
+    signature = inspect.signature(f)
+    if is_packed and not binds(f, args[0], kwargs):
+        kind, names = type(args[0]).__name__, ", ".join(signature.parameters)
         remedy = f"give them one after the other, not as one {kind}: {names}"
-    remedy = remedy or f"give it what it takes: {name}{takes}"
+    remedy = remedy or f"give it what it takes: {name}{signature}"
     keywords = (
         f"{key}=" for key in kwargs if key != "mesh"
     )  # which the call itself may have given

@@ -308,10 +308,10 @@ class Tracing:
         for i, layouts in alternatives.items():
             for alternative in layouts:
                 try:
-                    (tried, _, _), _ = self._trace_with_specs(flat_f, flat, alternative)
+                    (candidate, _, _), _ = self._trace_with_specs(flat_f, flat, alternative)
                 except Exception:  # It cannot be sharded that way.
                     continue
-                if _jax.specs_in(tried.jaxpr) != specs:
+                if _jax.specs_in(candidate.jaxpr) != specs:
                     raise missing_specs([names[i]])
 
     def _automatically(self, args: Any, kwargs: Any) -> Body:

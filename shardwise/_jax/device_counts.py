@@ -67,9 +67,9 @@ def _backend(original: Callable[..., Any], wanted: MeshSize) -> Callable[..., An
         backend = original(*args)
         if wanted() is None:
             return backend
-        asking = sys._getframe(1)
-        name = _ASKING.get(asking.f_code)
-        caller = asking.f_back
+        frame = sys._getframe(1)
+        name = _ASKING.get(frame.f_code)
+        caller = frame.f_back
         if name is None or caller is None or _is_library(caller.f_code.co_filename):
             return backend
         return _Backend(backend, caller, wanted)

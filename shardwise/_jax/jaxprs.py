@@ -60,8 +60,8 @@ def as_compiled(jaxpr: Any) -> tuple[list[Any], Open]:
     inner = getattr(jaxpr, "jaxpr", jaxpr)
     if not inner.is_high:
         return inputs(jaxpr), dataclasses.replace(opened, constvars=(), consts=())
-    called = _partial.convert_constvars_jaxpr(inner)
-    low = open_jaxpr(_partial.lower_jaxpr2(jex.ClosedJaxpr(called, ())))
+    converted = _partial.convert_constvars_jaxpr(inner)
+    low = open_jaxpr(_partial.lower_jaxpr2(jex.ClosedJaxpr(converted, ())))
     return list(low.invars), low
 
 

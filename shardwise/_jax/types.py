@@ -51,8 +51,8 @@ def explicit_spec(x: Any) -> PartitionSpec | None:
     aval = jax.typeof(x)
     mesh = mesh_of(aval)
     in_trace = isinstance(x, Tracer) and mesh == jax.sharding.get_abstract_mesh()
-    says = mesh is not None and AxisType.Explicit in mesh.axis_types and not in_trace
-    return spec_of(aval) if says or not is_plain(aval) else None
+    is_explicit = mesh is not None and AxisType.Explicit in mesh.axis_types and not in_trace
+    return spec_of(aval) if is_explicit or not is_plain(aval) else None
 
 
 def with_spec_on(mesh: Any, x: Any) -> Any:

@@ -164,8 +164,8 @@ class SimulatedProgram:
             match = _jax.NO_DERIVATIVE.search(text_of(error))
             if match is None:
                 raise
-            sent = [op for op in walk(self.body.ops) if isinstance(op, Collective)]
-            locations = (str(op.where) for op in sent if op.name == match["name"])
+            collectives = [op for op in walk(self.body.ops) if isinstance(op, Collective)]
+            locations = (str(op.where) for op in collectives if op.name == match["name"])
             raise no_derivative(match["name"], next(locations, "")) from error
 
     def drop_dead(self) -> None:

@@ -109,9 +109,7 @@ def _conv(op: Leaf, lhs: Any, rhs: Any) -> Any:
         return _conv_in_one(op, lhs, rhs)
     parts = [lax.reshape(x, (size // at_once, at_once, *x.shape[1:])) for x in (lhs, rhs)]
     start = lax.full(op.outs[0].shape, 0, wide(op.outs[0].dtype))
-    return lax.scan(lambda sum, operands: (sum + _conv_in_one(op, *operands), None), start, parts)[
-        0
-    ]
+    return lax.scan(lambda sum, pair: (sum + _conv_in_one(op, *pair), None), start, parts)[0]
 
 
 FEATURES = 64

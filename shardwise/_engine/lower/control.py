@@ -90,11 +90,11 @@ def _while(op: While, ins: list[Value], axes: Axes, cx: Context) -> list[Value]:
     def decide(carry: list[Any]) -> tuple[Any, Value, Divergence | None]:
         state = _unpack(carry, op.outs, axes)
         (decision,), divergence = _run(op.cond, [*cond_consts, *state], axes, inner)
-        proceed = _any(decision) if batched else decision
+        go = _any(decision) if batched else decision
         return (
-            proceed.first(),
+            go.first(),
             decision,
-            _divergence(op, proceed, divergence, cx) if watched else None,
+            _divergence(op, go, divergence, cx) if watched else None,
         )
 
     def body(state: Any) -> Any:
@@ -104,19 +104,19 @@ def _while(op: While, ins: list[Value], axes: Axes, cx: Context) -> list[Value]:
         if batched:
             rows = zip(later, carry, op.outs, strict=True)
             later = [_where(decision, new, old, axes, var) for new, old, var in rows]
-        proceed, decision, divergence = decide(later)
+        go, decision, divergence = decide(later)
         if divergence is None:
-            return proceed, decision if batched else None, later, None
+            return go, decision if batched else None, later, None
         divergence = first_of([old, nested, divergence])
         # On a real mesh the loop would hang here.
-        return proceed & (divergence.site == 0), decision if batched else None, later, divergence
+        return go & (divergence.site == 0), decision if batched else None, later, divergence
 
     carry = _pack(init, op.outs, axes)
-    proceed, decision, divergence = decide(carry)
+    go, decision, divergence = decide(carry)
     if divergence is not None:
-        proceed = proceed & (divergence.site == 0)
+        go = go & (divergence.site == 0)
     _, _, carry, divergence = lax.while_loop(
-        lambda state: state[0], body, (proceed, decision if batched else None, carry, divergence)
+        lambda state: state[0], body, (go, decision if batched else None, carry, divergence)
     )
     _record(cx, divergence)
     return _unpack(carry, op.outs, axes)

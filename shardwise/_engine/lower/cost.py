@@ -77,16 +77,16 @@ def footprint(ops: Sequence[Op], keep: Sequence[Var] = ()) -> int:
             if isinstance(atom, Var):
                 last[atom] = max(index, last.get(atom, 0))
     alive: set[Var] = set()
-    current = peak = 0
+    live_bytes = peak = 0
     for index, op in enumerate(ops):
         nested = max((footprint(body.ops) for body in op.bodies), default=0)
         alive.update(op.outs)
-        current += sum(var.bytes for var in op.outs)
-        peak = max(peak, current + nested)
+        live_bytes += sum(var.bytes for var in op.outs)
+        peak = max(peak, live_bytes + nested)
         for atom in {*op.ins, *op.outs}:
             if isinstance(atom, Var) and atom in alive and last.get(atom, index) <= index:
                 alive.remove(atom)
-                current -= atom.bytes
+                live_bytes -= atom.bytes
     return peak
 
 

@@ -125,7 +125,7 @@ def folds(stage: Stage, axis: Axis, inner: list[Op], uses: dict[Var, int]) -> li
         name = "psum" if scatters else op.name
         if name not in primitives.REDUCTIONS or not foldable(name, operand.dtype):
             continue
-        rest = tuple(other for other in op.axes if other != axis)
+        rest = tuple(op_axis for op_axis in op.axes if op_axis != axis)
         if one_by_one(name, operand.dtype) and rest:
             continue
         inner_sum, producer, by_rows = None, producers[operand], False
@@ -138,7 +138,7 @@ def folds(stage: Stage, axis: Axis, inner: list[Op], uses: dict[Var, int]) -> li
             inner_sum = _in_loop(operand, producer)
             if inner_sum is None and by_rows:
                 inner_sum, loop = _into_loop(op, operand, producer, axis)
-                inner[:] = [loop if other is producer else other for other in inner]
+                inner[:] = [loop if inner_op is producer else inner_op for inner_op in inner]
                 producers.update(dict.fromkeys(loop.outs, loop))
                 all_producers |= producers
         if rest:
@@ -285,9 +285,9 @@ def _is_joined(op: Leaf, makers: dict[Var, Op], axis: Axis) -> bool:
             summed = op.params["feature_group_count"] == 1  # over all features of all devices
             return summed and all(atom.axes == {axis} for atom in op.ins)
         case "scatter-add":
-            operand, *operands = op.ins
+            operand, *rest = op.ins
             dims = op.params["dimension_numbers"].scatter_dims_to_operand_dims
-            fits = dims and all(atom.axes <= {axis} for atom in operands)
+            fits = dims and all(atom.axes <= {axis} for atom in rest)
             return bool(fits) and is_zero(operand, makers)
     return False
 

@@ -192,10 +192,8 @@ class _StageSearch:
     def _sources(self, atoms: Iterable[Atom], far: int = 0) -> Sources:
         """Return what has to be kept so that these values can be computed here, and what is
         computed."""
-        sources = [self._source(var, far) for var in _vars(atoms)]
-        return set().union(*(keep for keep, _ in sources)), set().union(
-            *(computed for _, computed in sources)
-        )
+        pairs = [self._source(var, far) for var in _vars(atoms)]
+        return set().union(*(keep for keep, _ in pairs)), set().union(*(new for _, new in pairs))
 
     def _source(self, var: Var, far: int) -> Sources:
         if not self._is_older(var) or var in self.kept or var in self.made:
