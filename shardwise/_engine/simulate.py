@@ -109,8 +109,8 @@ class Simulated:
         first = not tracing.known
         traced = tracing(args, kwargs)
         if first and tracing.around is not None:
-            mesh = one_device(tracing.around) if tracing.takes_mesh else None
-            bare = Tracing(self._f, mesh, tracing.in_specs, static=self._static, refs=True)
+            single_mesh = one_device(tracing.around) if tracing.takes_mesh else None
+            bare = Tracing(self._f, single_mesh, tracing.in_specs, static=self._static, refs=True)
             warn_if_unused(
                 self._f, tracing.around, traced.program, lambda: bare(args, kwargs).program
             )
