@@ -98,7 +98,7 @@ def _below(operations: list[Any]) -> Iterator[Any]:
     while pending:
         op = pending.pop()
         yield op
-        pending += [operation.operation for block in _blocks(op) for operation in block.operations]
+        pending += [inner.operation for block in _blocks(op) for inner in block.operations]
 
 
 def _blocks(op: Any) -> list[Any]:

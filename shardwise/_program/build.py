@@ -225,8 +225,8 @@ class _Walk:
         for spec in [*params["in_specs"], *params["out_specs"]]:
             checks.spec(spec, location)
             checks.nested(spec, outer_axes, location)
-        is_multiple = math.prod(params["mesh"].axis_sizes) > 1
-        if self.on_one and is_multiple and not dependents(self.ops, self.on_one).isdisjoint(ins):
+        has_many = math.prod(params["mesh"].axis_sizes) > 1
+        if self.on_one and has_many and not dependents(self.ops, self.on_one).isdisjoint(ins):
             raise checks.on_one_device(location)
         names = _jax.argument_names(params["jaxpr"])
         for atom, spec, v, name in zip(ins, params["in_specs"], body.invars, names, strict=True):

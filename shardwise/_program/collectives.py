@@ -171,8 +171,8 @@ def _ppermute(x: Any, *, perm: tuple[tuple[int, int], ...]) -> Any:
     out = picked(x, np.maximum(sender, 0))
     if (sender >= 0).all():
         return out
-    received = lax.broadcast_in_dim(sender >= 0, x.shape, (0,))
-    return lax.select(received, out, lax.full_like(out, 0))
+    is_received = lax.broadcast_in_dim(sender >= 0, x.shape, (0,))
+    return lax.select(is_received, out, lax.full_like(out, 0))
 
 
 def _pbroadcast(x: Any, *, source: int) -> Any:

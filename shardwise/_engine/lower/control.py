@@ -91,11 +91,7 @@ def _while(op: While, ins: list[Value], axes: Axes, cx: Context) -> list[Value]:
         state = _unpack(carry, op.outs, axes)
         (decision,), divergence = _run(op.cond, [*cond_consts, *state], axes, inner)
         go = _any(decision) if batched else decision
-        return (
-            go.first(),
-            decision,
-            _divergence(op, go, divergence, cx) if watched else None,
-        )
+        return go.first(), decision, _divergence(op, go, divergence, cx) if watched else None
 
     def body(state: Any) -> Any:
         _, decision, carry, old = state
