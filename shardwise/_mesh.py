@@ -178,8 +178,8 @@ def _no_mesh(what: str, rule: str) -> ShardingError:
 
 def abstract(mesh: MeshLike) -> AbstractMesh:
     """Return the mesh without its devices."""
-    found = one_mesh(mesh)
-    return found.abstract_mesh if isinstance(found, Mesh) else found
+    result = one_mesh(mesh)
+    return result.abstract_mesh if isinstance(result, Mesh) else result
 
 
 def resized(mesh: AbstractMesh, sizes: Mapping[str, int]) -> AbstractMesh:
@@ -196,9 +196,11 @@ def one_device(mesh: AbstractMesh) -> AbstractMesh:
 
 def axes_of(mesh: Mesh | AbstractMesh, manual: Iterable[str] | None = None) -> dict[str, Axis]:
     """Return the axes of a mesh by name, in mesh order; only the `manual` ones if given."""
-    keep = None if manual is None else set(manual)
+    names = None if manual is None else set(manual)
     return {
-        name: Axis(name, size) for name, size in mesh.shape.items() if keep is None or name in keep
+        name: Axis(name, size)
+        for name, size in mesh.shape.items()
+        if names is None or name in names
     }
 
 

@@ -81,12 +81,14 @@ def _signature_error(
     f: Any, called: str, meant: Mapping[str, str], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> ArgumentError:
     """Return the error for a call that does not fit the signature."""
-    takes = list(inspect.signature(f).parameters.values())
-    if takes and takes[0].name == "self":
-        takes, args = takes[1:], args[1:]
-    call = takes, called, meant, args, kwargs
-    what, remedy = _unknown(*call) or _count(*call)
-    return ArgumentError(explain_error(what, where=called, rule=_rule(takes), remedy=remedy))
+    parameters = list(inspect.signature(f).parameters.values())
+    if parameters and parameters[0].name == "self":
+        parameters, args = parameters[1:], args[1:]
+    context = parameters, called, meant, args, kwargs
+    problem, remedy = _unknown(*context) or _count(*context)
+    return ArgumentError(
+        explain_error(problem, where=called, rule=_rule(parameters), remedy=remedy)
+    )
 
 
 def _unknown(
@@ -102,13 +104,13 @@ def _unknown(
         return None
     first = unknown[0]
     positional = {p.name for p in takes[: len(args)] if p.kind in BY_POSITION}
-    free = [name for name in names if name not in positional]
-    others = {alias: name for name in free for alias in (name, name.replace("_", ""))}
-    near = difflib.get_close_matches(first.lower(), others, n=1)
+    keywords = [name for name in names if name not in positional]
+    spellings = {alias: name for name in keywords for alias in (name, name.replace("_", ""))}
+    matches = difflib.get_close_matches(first.lower(), spellings, n=1)
     if first in meant:
         remedy = meant[first]
-    elif near:
-        remedy = f"did you mean {others[near[0]]}=?"
+    elif matches:
+        remedy = f"did you mean {spellings[matches[0]]}=?"
     elif any(p.kind is Kind.VAR_POSITIONAL for p in takes):
         remedy = (
             f"what the function itself takes by name is bound to it before: "
@@ -127,9 +129,9 @@ def _count(
     kwargs: Mapping[str, Any],
 ) -> tuple[str, str]:
     positional = [p for p in takes if p.kind in BY_POSITION]
-    twice = [p.name for p in positional[: len(args)] if p.name in kwargs]
-    if twice:
-        return f"{twice[0]} is given twice, by position and by name", f"give {twice[0]} once."
+    repeated = [p.name for p in positional[: len(args)] if p.name in kwargs]
+    if repeated:
+        return f"{repeated[0]} is given twice, by position and by name", f"give {repeated[0]} once."
     missing = [
         p.name
         for p in [
@@ -141,8 +143,8 @@ def _count(
     if missing:
         verb = "are" if len(missing) > 1 else "is"
         return f"{', '.join(missing)} {verb} missing", _example(takes, called)
-    given = f"{len(args)} argument{'s' * (len(args) != 1)} by position"
-    return f"it is given {given}", meant.get("more") or _example(takes, called)
+    count = f"{len(args)} argument{'s' * (len(args) != 1)} by position"
+    return f"it is given {count}", meant.get("more") or _example(takes, called)
 
 
 ONLY = Kind.KEYWORD_ONLY
@@ -154,19 +156,19 @@ def _rule(takes: Sequence[Kind]) -> str:
     positional = [p.name for p in takes if p.kind in BY_POSITION]
     rest = next((p.name for p in takes if p.kind is Kind.VAR_POSITIONAL), "")
     positional += [f"*{rest}"] * bool(rest)
-    named = [f"{p.name}=" for p in takes if p.kind is ONLY]
+    keywords = [f"{p.name}=" for p in takes if p.kind is ONLY]
     parts = [", ".join(positional)] * bool(positional)
-    parts += [f"by name {', '.join(named)}"] * bool(named)
+    parts += [f"by name {', '.join(keywords)}"] * bool(keywords)
     return f"It takes {'; '.join(parts) or 'no arguments'}."
 
 
 def _example(takes: Sequence[Kind], called: str) -> str:
     """Return the shortest correct call."""
-    words = [p.name for p in takes if p.kind in BY_POSITION and p.default is Kind.empty]
-    words += [f"*{p.name}" for p in takes if p.kind is Kind.VAR_POSITIONAL]
-    words += [f"{p.name}=..." for p in takes if p.kind is ONLY and p.default is Kind.empty]
-    words += ["mesh=mesh"] * any(p.kind is Kind.VAR_POSITIONAL for p in takes)
-    return f"{called}({', '.join(words)})"
+    arguments = [p.name for p in takes if p.kind in BY_POSITION and p.default is Kind.empty]
+    arguments += [f"*{p.name}" for p in takes if p.kind is Kind.VAR_POSITIONAL]
+    arguments += [f"{p.name}=..." for p in takes if p.kind is ONLY and p.default is Kind.empty]
+    arguments += ["mesh=mesh"] * any(p.kind is Kind.VAR_POSITIONAL for p in takes)
+    return f"{called}({', '.join(arguments)})"
 
 
 def called_wrongly(
@@ -189,14 +191,16 @@ def called_wrongly(
     if not refusal:
         return None
     name = name_of(f)
-    packed = len(args) == 1 and isinstance(args[0], tuple | list)
-    takes = inspect.signature(f)
-    if packed and not binds(f, args[0], kwargs):
-        kind, names = type(args[0]).__name__, ", ".join(takes.parameters)
+    is_packed = len(args) == 1 and isinstance(args[0], tuple | list)
+    signature = inspect.signature(f)
+    if is_packed and not binds(f, args[0], kwargs):
+        kind, names = type(args[0]).__name__, ", ".join(signature.parameters)
         remedy = f"give them one after the other, not as one {kind}: {names}"
-    remedy = remedy or f"give it what it takes: {name}{takes}"
-    named = (f"{key}=" for key in kwargs if key != "mesh")  # which the call itself may have given
-    given = given or ", ".join([*map(a_type, args), *named]) or "nothing"
+    remedy = remedy or f"give it what it takes: {name}{signature}"
+    keywords = (
+        f"{key}=" for key in kwargs if key != "mesh"
+    )  # which the call itself may have given
+    given = given or ", ".join([*map(a_type, args), *keywords]) or "nothing"
     return ArgumentError(
         explain_error(
             f"it is called with {given}: {refusal}",

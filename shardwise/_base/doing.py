@@ -34,9 +34,9 @@ _teller: ContextVar[Callable[[str], Any] | None] = ContextVar("teller", default=
 
 def doing(what: str) -> None:
     """Report what is done from now on."""
-    tell = _teller.get()
-    if tell is not None:
-        tell(what)
+    report = _teller.get()
+    if report is not None:
+        report(what)
 
 
 @contextlib.contextmanager
@@ -69,11 +69,11 @@ def telling(title: str, progress: Telling = None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _told(tell: Callable[[str], Any] | None) -> Iterator[None]:
-    before = _teller.set(tell)
+    previous = _teller.set(tell)
     try:
         yield
     finally:
-        _teller.reset(before)
+        _teller.reset(previous)
 
 
 def _is_terminal(stream: Any) -> bool:
@@ -139,8 +139,8 @@ class _Line:
         if not self._free:
             return
         seconds = round(time.monotonic() - self._began)
-        what = f"{self._title}: {self._what}" if self._what else self._title
-        text, room = f"{what} ({seconds} s)", _columns(self._stream) - 1
+        activity = f"{self._title}: {self._what}" if self._what else self._title
+        text, room = f"{activity} ({seconds} s)", _columns(self._stream) - 1
         if cell_len(text) > room:
             text = set_cell_size(text, max(room - 1, 0)) + "…"
         self._erase()

@@ -228,8 +228,8 @@ SHOWN = 8
 
 def listed(entries: Sequence[str]) -> str:
     """Format entries as lines of a message; of many, the first ones."""
-    more = [f"and {len(entries) - SHOWN} more"] if len(entries) > SHOWN else []
-    return "".join(f"\n    - {entry}" for entry in [*entries[:SHOWN], *more])
+    remainder = [f"and {len(entries) - SHOWN} more"] if len(entries) > SHOWN else []
+    return "".join(f"\n    - {entry}" for entry in [*entries[:SHOWN], *remainder])
 
 
 def explain_error(what: str, *, where: str = "", rule: str = "", remedy: str = "") -> str:

@@ -35,9 +35,11 @@ def refuse_no_mesh(f: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[s
 
 def mesh_not_passed(f: Callable[..., Any], error: Exception) -> ArgumentError | None:
     """Return the error for a function of any keywords that needs a mesh and was not passed one."""
-    unread = isinstance(error, KeyError) and error.args == ("mesh",)
-    lacks = isinstance(error, TypeError) and re.search(r"missing .*'mesh'", text_of(error))
-    if not (lacks or unread) or not _takes_any_keyword(_parameters(f, follow_wrapped=False) or {}):
+    is_unread = isinstance(error, KeyError) and error.args == ("mesh",)
+    is_missing = isinstance(error, TypeError) and re.search(r"missing .*'mesh'", text_of(error))
+    if not (is_missing or is_unread) or not _takes_any_keyword(
+        _parameters(f, follow_wrapped=False) or {}
+    ):
         return None
     name = getattr(f, "__name__", type(f).__name__)
     return ArgumentError(
@@ -64,10 +66,10 @@ def without_mesh(f: Callable[..., Any]) -> inspect.Signature:
     JAX's `custom_vjp` and its like need every argument of a call by position.
     """
     signature = inspect.signature(f)
-    others = [parameter for name, parameter in signature.parameters.items() if name != "mesh"]
-    if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in others):
-        others.append(inspect.Parameter("kwargs", inspect.Parameter.VAR_KEYWORD))
-    return signature.replace(parameters=others)
+    parameters = [parameter for name, parameter in signature.parameters.items() if name != "mesh"]
+    if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+        parameters.append(inspect.Parameter("kwargs", inspect.Parameter.VAR_KEYWORD))
+    return signature.replace(parameters=parameters)
 
 
 def _mesh_parameter(f: Callable[..., Any]) -> tuple[int, inspect.Parameter] | None:

@@ -49,10 +49,10 @@ class Snapshot:
         """Return it in one line; a bar shows the percentage by itself."""
         share = "" if self.total is None else f" of {self.total:,}"
         share += f" ({self.done / self.total:.1%})" if percent and self.total else ""
-        left = self.seconds_left
+        remaining = self.seconds_left
         parts = [f"{self.done:,}{share} {self.unit}"]
         parts += [f"{number(self.rate)}/s"] if self.rate else []
-        parts += [] if left is None else [f"{clock(left)} left"]
+        parts += [] if remaining is None else [f"{clock(remaining)} left"]
         return ", ".join([*parts, *metric_texts(self.metrics)])
 
 

@@ -39,10 +39,10 @@ def is_spec(x: Any) -> bool:
 
 def for_leaves(in_specs: Any, args: tuple[Any, ...]) -> list[Spec]:
     """Return one spec for each leaf of the positional arguments, from a prefix of their tree."""
-    whole = tuple(in_specs) if isinstance(in_specs, list) else in_specs
-    _check_specs(whole)
+    prefix = tuple(in_specs) if isinstance(in_specs, list) else in_specs
+    _check_specs(prefix)
     # None is a tree without leaves to JAX, and here a spec that is left open.
-    specs, tree = jax.tree.flatten(whole, is_leaf=is_spec)
+    specs, tree = jax.tree.flatten(prefix, is_leaf=is_spec)
     try:
         parts = tree.flatten_up_to(args)
     except ValueError as error:
@@ -124,10 +124,10 @@ class ArgumentSpecs:
         shape = jax.typeof(leaf).shape
         rows = split_over(spec)
         names = [*(name for row in rows for name in row), *_unreduced(spec), *_reduced(spec)]
-        what = rule = remedy = ""
+        problem = rule = remedy = ""
         for name in names:
             if name not in self.mesh.shape:
-                what = f"{spec} names axis {name!r}, and the mesh has {list(self.mesh.shape)}"
+                problem = f"{spec} names axis {name!r}, and the mesh has {list(self.mesh.shape)}"
                 rule = "Arguments are sharded over the mesh that the program runs on."
                 remedy = near(name, self.mesh.shape) or (
                     "name one of these axes."
@@ -135,19 +135,21 @@ class ArgumentSpecs:
                     else "run it on a mesh with the axes of the array's sharding, or reshard it."
                 )
         if len(rows) > len(shape):
-            what = f"{spec} has {len(rows)} entries, and the array {len(shape)} dimensions"
+            problem = f"{spec} has {len(rows)} entries, and the array {len(shape)} dimensions"
             rule = "There is at most one entry for each dimension."
             remedy = "leave the last ones out."
-        elif not what:
+        elif not problem:
             for d, row in enumerate(rows):
                 parts = math.prod(self.mesh.shape[name] for name in row)
                 if shape[d] % parts and self.explicit & set(row):
-                    what = f"dimension {d} of size {shape[d]} is split {parts} ways by {spec}"
+                    problem = f"dimension {d} of size {shape[d]} is split {parts} ways by {spec}"
                     rule = "Every device gets an equal part."
                     remedy = "choose a size or a mesh that divides."
-        if what:
-            at = f"array {number} of shape {tuple(shape)}: "
-            raise ShardingError(explain_error(at + what, where=where, rule=rule, remedy=remedy))
+        if problem:
+            location = f"array {number} of shape {tuple(shape)}: "
+            raise ShardingError(
+                explain_error(location + problem, where=where, rule=rule, remedy=remedy)
+            )
 
     @property
     def unspecified(self) -> list[int]:
@@ -174,10 +176,10 @@ class ArgumentSpecs:
         for d, size in enumerate(jax.typeof(leaf).shape):
             for name in sorted(self.explicit):
                 if size % self.mesh.shape[name] == 0:
-                    other = copy.copy(self)
-                    other.specs = list(self.specs)
-                    other.specs[number] = PartitionSpec(*[None] * d, name)
-                    yield other
+                    alternative = copy.copy(self)
+                    alternative.specs = list(self.specs)
+                    alternative.specs[number] = PartitionSpec(*[None] * d, name)
+                    yield alternative
 
     def types(self, flat: Sequence[Any]) -> list[Any]:
         """Return what to trace with: the arrays, or their types if these depend on the mesh."""
@@ -190,8 +192,8 @@ class ArgumentSpecs:
         # A spec without entries is false, even if it has `unreduced` axes.
         requested = self._typed(PartitionSpec() if spec is None else spec, len(aval.shape))
         mesh = types.mesh_of(aval)
-        here = mesh == self.mesh or (_is_plain(requested) and (mesh is None or mesh.empty))
-        if here and _entries(requested) == _entries(types.spec_of(aval)):
+        same_mesh = mesh == self.mesh or (_is_plain(requested) and (mesh is None or mesh.empty))
+        if same_mesh and _entries(requested) == _entries(types.spec_of(aval)):
             return leaf
         sharding = None if _is_plain(requested) else NamedSharding(self.mesh, requested)  # pyright: ignore[reportArgumentType]
         return jax.ShapeDtypeStruct(
@@ -202,12 +204,12 @@ class ArgumentSpecs:
         """Return the part of a spec that is part of a type: its Explicit axes."""
         rows = [tuple(n for n in row if n in self.explicit) for row in split_over(spec)]
         entries = [row[0] if len(row) == 1 else row or None for row in rows]
-        kept = {
+        reductions = {
             name: getattr(spec, name) & self.explicit
             for name in ("unreduced", "reduced")
             if getattr(spec, name, None)
         }
-        return PartitionSpec(*entries, *[None] * (rank - len(entries)), **kept)
+        return PartitionSpec(*entries, *[None] * (rank - len(entries)), **reductions)
 
 
 def _specs_in_program(body: Body) -> dict[Any, Placement]:
@@ -284,9 +286,9 @@ def _mesh(specs: Sequence[Spec], mesh: Mesh | AbstractMesh | None) -> AbstractMe
     meshes = [spec.mesh for spec in specs if isinstance(spec, NamedSharding)]
     if meshes:
         return meshes[0].abstract_mesh
-    around = jax.sharding.get_abstract_mesh()
-    if not around.empty:
-        return around if any(spec is not None for spec in specs) else None
+    ambient = jax.sharding.get_abstract_mesh()
+    if not ambient.empty:
+        return ambient if any(spec is not None for spec in specs) else None
     if any(spec is not None for spec in specs):
         raise ShardingError(
             explain_error(

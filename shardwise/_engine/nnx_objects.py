@@ -29,13 +29,13 @@ def functionalize(
     paths, tree = jax.tree_util.tree_flatten_with_path(
         (args, kwargs), is_leaf=lambda x: is_object(nnx, x)
     )
-    places = [is_object(nnx, leaf) for _, leaf in paths]
+    object_mask = [is_object(nnx, leaf) for _, leaf in paths]
     arrays = [leaf for _, leaf in paths if not is_object(nnx, leaf)]
 
     def pure(graph: Any, state: Any, arrays: list[Any]) -> Any:
         new, rest = nnx.merge(graph, state), iter(arrays)
-        own = iter(new)
-        mixed = [next(own) if is_object else next(rest) for is_object in places]
+        merged = iter(new)
+        mixed = [next(merged) if is_object else next(rest) for is_object in object_mask]
         new_args, new_kwargs = jax.tree.unflatten(tree, mixed)
         out = f(*new_args, **new_kwargs)
         return _split_out(nnx, out, new), nnx.state(new)
@@ -46,9 +46,9 @@ def functionalize(
     finish = Update(
         nnx,
         objects,
-        [label for label, is_object in zip(labels, places, strict=True) if is_object],
-        [label for label, is_object in zip(labels, places, strict=True) if not is_object],
-        places,
+        [label for label, is_object in zip(labels, object_mask, strict=True) if is_object],
+        [label for label, is_object in zip(labels, object_mask, strict=True) if not is_object],
+        object_mask,
         tree,
     )
     return pure, (graph, state, arrays), finish
@@ -136,8 +136,8 @@ def parameters(f: Callable[..., Any]) -> list[str]:
         signature = inspect.signature(f).parameters.values()
     except (TypeError, ValueError):
         return []
-    named = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return [p.name for p in signature if p.kind in named]
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return [p.name for p in signature if p.kind in kinds]
 
 
 def is_open(f: Callable[..., Any]) -> bool:
@@ -157,8 +157,8 @@ def keywords(f: Callable[..., Any]) -> list[str] | None:
         return None
     if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in signature):
         return None
-    named = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return [p.name for p in signature if p.kind in named]
+    kinds = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return [p.name for p in signature if p.kind in kinds]
 
 
 def is_object(nnx: Any, x: Any) -> bool:

@@ -109,8 +109,8 @@ class Simulated:
         first = not tracing.known
         traced = tracing(args, kwargs)
         if first and tracing.around is not None:
-            other = one_device(tracing.around) if tracing.takes_mesh else None
-            bare = Tracing(self._f, other, tracing.in_specs, static=self._static, refs=True)
+            single_mesh = one_device(tracing.around) if tracing.takes_mesh else None
+            bare = Tracing(self._f, single_mesh, tracing.in_specs, static=self._static, refs=True)
             warn_if_unused(
                 self._f, tracing.around, traced.program, lambda: bare(args, kwargs).program
             )
@@ -126,9 +126,9 @@ class Simulated:
         """Return how the shards would be computed for these arguments; nothing is run."""
         traced = self._tracing(args, kwargs)
         pace = _pace(self._at_once)
-        with choosing() as found:
+        with choosing() as choices:
             jax.eval_shape(lambda *values: traced.program.run(values, pace), *traced.read())
-        return ShardPlan(tuple(found))
+        return ShardPlan(tuple(choices))
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         """Bind it to an object, as a function in a class is."""
@@ -136,8 +136,8 @@ class Simulated:
 
     def __repr__(self) -> str:
         mesh = self._tracing.around
-        where = "" if mesh is None else f", mesh={dict(mesh.shape)}"
-        return f"sw.simulate({name_of(self._f)}{where})"
+        suffix = "" if mesh is None else f", mesh={dict(mesh.shape)}"
+        return f"sw.simulate({name_of(self._f)}{suffix})"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -34,8 +34,8 @@ class Static:
 
     def taken_by(self, f: Callable[..., Any]) -> Static:
         """Return the same for another function, which may have other parameters."""
-        taken = keywords(f)
-        names = tuple(name for name in self.argnames if taken is None or name in taken)
+        accepted = keywords(f)
+        names = tuple(name for name in self.argnames if accepted is None or name in accepted)
         return dataclasses.replace(self, argnames=names)
 
 
@@ -48,10 +48,10 @@ def _several(given: Any, one_of: Callable[[Any], Any], option: str) -> tuple[Any
     except TypeError:
         pass
     try:
-        several = [*given] if not isinstance(given, str) else [given]
+        entries = [*given] if not isinstance(given, str) else [given]
     except TypeError:
-        several = [given]
-    for entry in several:
+        entries = [given]
+    for entry in entries:
         try:
             one_of(entry)
         except TypeError as error:
@@ -64,7 +64,7 @@ def _several(given: Any, one_of: Callable[[Any], Any], option: str) -> tuple[Any
                     remedy='static_argnums=(1,) or static_argnames=("heads",)',
                 )
             ) from error
-    return tuple(map(one_of, several))
+    return tuple(map(one_of, entries))
 
 
 def _name_of(given: Any) -> str:
@@ -96,37 +96,40 @@ def bind(
     _check_names(f, static)
     numbers = _numbers(f, static, names, len(args))
     fixed = {i: a for i, a in enumerate(args) if i in numbers or _is_mesh(a)}
-    wanted = {*static.argnames, *(names[i] for i in numbers if i < len(names))}
-    named = {k: v for k, v in kwargs.items() if k in wanted or _is_mesh(v)}
+    static_names = {*static.argnames, *(names[i] for i in numbers if i < len(names))}
+    static_kwargs = {k: v for k, v in kwargs.items() if k in static_names or _is_mesh(v)}
     # 1, 1.0 and True are equal, and programs for them are not.
-    key = tuple((at, type(value), value) for at, value in (*fixed.items(), *sorted(named.items())))
-    for name, value in [*((_name(i, names), v) for i, v in fixed.items()), *named.items()]:
+    key = tuple(
+        (label, type(value), value)
+        for label, value in (*fixed.items(), *sorted(static_kwargs.items()))
+    )
+    for name, value in [*((_name(i, names), v) for i, v in fixed.items()), *static_kwargs.items()]:
         _check_hashable(name, value)
-    places = tuple(i for i in range(len(args)) if i not in fixed)
-    rest = {k: v for k, v in kwargs.items() if k not in named}
-    if not fixed and not named:
-        return Bound(f, args, rest, (), places, len(args))
+    positions = tuple(i for i in range(len(args)) if i not in fixed)
+    rest = {k: v for k, v in kwargs.items() if k not in static_kwargs}
+    if not fixed and not static_kwargs:
+        return Bound(f, args, rest, (), positions, len(args))
 
     def bound(*given: Any, **more: Any) -> Any:
-        left = iter(given)
-        whole = [fixed[i] if i in fixed else next(left) for i in range(len(args))]
-        return f(*whole, **more, **named)
+        values = iter(given)
+        all_args = [fixed[i] if i in fixed else next(values) for i in range(len(args))]
+        return f(*all_args, **more, **static_kwargs)
 
     positional = inspect.Parameter.POSITIONAL_ONLY
     bound.__signature__ = inspect.Signature(  # pyright: ignore[reportFunctionMemberAccess]
-        [inspect.Parameter(names[i], positional) for i in places if i < len(names)]
+        [inspect.Parameter(names[i], positional) for i in positions if i < len(names)]
     )
-    return Bound(bound, tuple(args[i] for i in places), rest, key, places, len(args))
+    return Bound(bound, tuple(args[i] for i in positions), rest, key, positions, len(args))
 
 
 def _numbers(f: Callable[..., Any], static: Static, names: list[str], count: int) -> set[int]:
     """Return the static ones among this many positional arguments."""
-    found = {names.index(name) for name in static.argnames if name in names}
+    numbers = {names.index(name) for name in static.argnames if name in names}
     most = count if is_open(f) else max(count, len(names))
     for number in static.argnums:
-        at = number + most if number < 0 else number
-        if 0 <= at < most:
-            found.add(at)
+        index = number + most if number < 0 else number
+        if 0 <= index < most:
+            numbers.add(index)
         elif not is_open(f):  # which would take it in another call
             raise ArgumentError(
                 explain_error(
@@ -137,7 +140,7 @@ def _numbers(f: Callable[..., Any], static: Static, names: list[str], count: int
                     remedy="count from 0, or name it with static_argnames.",
                 )
             )
-    return found
+    return numbers
 
 
 def _check_names(f: Callable[..., Any], static: Static) -> None:
@@ -146,14 +149,16 @@ def _check_names(f: Callable[..., Any], static: Static) -> None:
     unknown = [name for name in static.argnames if names is not None and name not in names]
     if not unknown or names is None:
         return
-    near = difflib.get_close_matches(unknown[0], names, n=1)
+    matches = difflib.get_close_matches(unknown[0], names, n=1)
     raise ArgumentError(
         explain_error(
             f"static_argnames has {unknown[0]!r}, and the function takes "
             + (", ".join(names) if names else "nothing by name"),
             where="static_argnames",
             rule="A static argument is one of those that the function takes.",
-            remedy=f"did you mean {near[0]!r}?" if near else "leave it out, or correct the name.",
+            remedy=f"did you mean {matches[0]!r}?"
+            if matches
+            else "leave it out, or correct the name.",
         )
     )
 

@@ -121,14 +121,14 @@ class _FlatCall:
         """Call the function with arrays alone."""
         result = self.pure(*self.tree.unflatten(flat))
         refuse_not_run(self.f, result)
-        leaves, form = flatten(result)
+        leaves, structure = flatten(result)
         if any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in leaves):
             raise _jax.RefusedError(
                 "the function returns a jax.ShapeDtypeStruct, a shape without values",
                 "A function that is traced returns arrays: one, or a pytree of them.",
                 "return what is computed; jax.eval_shape(f, *args) has the shapes.",
             )
-        return leaves, with_paths(form, result)
+        return leaves, with_paths(structure, result)
 
 
 def _names(bound: Bound, values: Any, done: Any, tree: TreeStructure) -> list[str]:
@@ -172,9 +172,9 @@ class Tracing:
             refuse_no_mesh(self.f, args, kwargs)
         call = self._given(args, kwargs)
         flat, tree, done, layout = call.flat, call.tree, call.done, call.layout
-        around = done.tree if isinstance(done, Update) else None
+        object_tree = done.tree if isinstance(done, Update) else None
         specs = tuple(layout.specs)
-        key = (tree, around, call.types, call.bound.key, specs, _jax.trace_context())
+        key = (tree, object_tree, call.types, call.bound.key, specs, _jax.trace_context())
         entry = self.known.get(key)
         if entry is None:
             names = call.names()
@@ -223,14 +223,14 @@ class Tracing:
 
     def _specs(self, bound: Bound, values: Any, done: Any, tree: TreeStructure) -> list[Any]:
         """Return the spec in `in_specs` for each array among the arguments."""
-        given = self.in_specs
-        if isinstance(given, Leafwise) and len(given) == tree.num_leaves:
-            return list(given)
-        if given is None or isinstance(given, Leafwise):  # of another function's arguments
+        in_specs = self.in_specs
+        if isinstance(in_specs, Leafwise) and len(in_specs) == tree.num_leaves:
+            return list(in_specs)
+        if in_specs is None or isinstance(in_specs, Leafwise):  # of another function's arguments
             return [None] * tree.num_leaves
-        if isinstance(given, tuple | list) and len(given) == bound.count:
-            given = tuple(given[i] for i in bound.places)  # without the static ones
-        specs = for_leaves(given, bound.args)
+        if isinstance(in_specs, tuple | list) and len(in_specs) == bound.count:
+            in_specs = tuple(in_specs[i] for i in bound.places)  # without the static ones
+        specs = for_leaves(in_specs, bound.args)
         kwargs = jax.tree.leaves(bound.kwargs, is_leaf=is_whole)
         return tree.arrays(per_leaf(done, values, [*specs, *[None] * len(kwargs)]))
 
@@ -273,20 +273,20 @@ class Tracing:
         self, flat_f: Callable[..., Any], flat: list[Any], layout: ArgumentSpecs
     ) -> tuple[tuple[SimulatedProgram, list[Any], TreeStructure], AbstractMesh | None]:
         """Trace with these specs; also return the mesh of a `shard_map` that infers specs."""
-        made: list[TreeStructure] = []
+        forms: list[TreeStructure] = []
 
         def leaves(*flat: Any) -> list[Any]:
-            found, form = flat_f(*flat)
-            refuse_results(self.f, found)
-            made.append(form)
-            return found
+            outs, structure = flat_f(*flat)
+            refuse_results(self.f, outs)
+            forms.append(structure)
+            return outs
 
         # JAX names the function and its line in errors about traced values.
         leaves.__wrapped__ = self.f  # pyright: ignore[reportFunctionMemberAccess]
-        with self._ambient(), virtually(self.mesh) as seen:
-            self.mapped = seen.mapped
+        with self._ambient(), virtually(self.mesh) as notes:
+            self.mapped = notes.mapped
             program, consts = trace(leaves, *layout.types(flat))
-        return (program, consts, made[-1]), seen.inferred
+        return (program, consts, forms[-1]), notes.inferred
 
     def _refuse_ambiguous_specs(
         self,
@@ -301,26 +301,26 @@ class Tracing:
         Each argument without a spec is sharded in every other way that divides it, and the program
         traced with that.
         """
-        taken = _jax.specs_in(program.jaxpr)
-        others = {i: list(layout.alternatives(i, flat[i])) for i in layout.unspecified}
-        if sum(map(len, others.values())) > GUESSES:
-            raise missing_specs([names[i] for i, ways in others.items() if ways])
-        for i, ways in others.items():
-            for other in ways:
+        specs = _jax.specs_in(program.jaxpr)
+        alternatives = {i: list(layout.alternatives(i, flat[i])) for i in layout.unspecified}
+        if sum(map(len, alternatives.values())) > GUESSES:
+            raise missing_specs([names[i] for i, layouts in alternatives.items() if layouts])
+        for i, layouts in alternatives.items():
+            for alternative in layouts:
                 try:
-                    (tried, _, _), _ = self._trace_with_specs(flat_f, flat, other)
+                    (candidate, _, _), _ = self._trace_with_specs(flat_f, flat, alternative)
                 except Exception:  # It cannot be sharded that way.
                     continue
-                if _jax.specs_in(tried.jaxpr) != taken:
+                if _jax.specs_in(candidate.jaxpr) != specs:
                     raise missing_specs([names[i]])
 
     def _automatically(self, args: Any, kwargs: Any) -> Body:
         """Return the program on the same mesh with Auto axes, where any sharding is valid."""
         assert self.around is not None
         kwargs = {name: value for name, value in kwargs.items() if value is not self.mesh}
-        same = Tracing(self.f, automatic(self.around), None, self.static)
+        tracing = Tracing(self.f, automatic(self.around), None, self.static)
         try:
-            return same(args, kwargs).program.body
+            return tracing(args, kwargs).program.body
         except Exception:  # It may use what only Explicit axes have.
             return Body([], [], [])
 
@@ -330,8 +330,8 @@ class Tracing:
             return contextlib.nullcontext()
         if not self.takes_mesh:
             return under(self.around)
-        now = jax.sharding.get_abstract_mesh()
-        return contextlib.nullcontext() if now in (EMPTY, self.around) else under(None)
+        current = jax.sharding.get_abstract_mesh()
+        return contextlib.nullcontext() if current in (EMPTY, self.around) else under(None)
 
 
 def _refuse_case(declared: Any) -> ArgumentError:
@@ -372,8 +372,10 @@ def _types(flat: list[Any], names: Callable[[], list[str]]) -> tuple[Any, ...]:
 def _refuse_functions(bound: Bound) -> None:
     """Raise for a function as an argument: it would not be part of the program's key."""
     names = parameters(bound.f)
-    named = ((names[i] if i < len(names) else f"args[{i}]", x) for i, x in enumerate(bound.args))
-    for name, value in (*named, *bound.kwargs.items()):
+    arguments = (
+        (names[i] if i < len(names) else f"args[{i}]", x) for i, x in enumerate(bound.args)
+    )
+    for name, value in (*arguments, *bound.kwargs.items()):
         if is_function(value):
             raise _no_array(name, value)
 
@@ -397,7 +399,7 @@ def _no_numbers(name: str, leaf: Any) -> ArgumentError:
 
 
 def _no_array(name: str, leaf: Any, error: Exception | None = None) -> ArgumentError:
-    own = name.split("[")[0].split(".")[0]
+    argument = name.split("[")[0].split(".")[0]
     if isinstance(leaf, np.ndarray | np.generic):
         return _no_numbers(name, leaf)
     return ArgumentError(
@@ -406,6 +408,6 @@ def _no_array(name: str, leaf: Any, error: Exception | None = None) -> ArgumentE
             + (f", {error}" if isinstance(error, OverflowError) else ""),
             where="an argument",
             rule="Arguments are pytrees of arrays and numbers, or static.",
-            remedy=f'static_argnames="{own}" makes it a constant of the program.',
+            remedy=f'static_argnames="{argument}" makes it a constant of the program.',
         )
     )

@@ -53,13 +53,15 @@ class TreeStructure:
 
     def arrays(self, leaves: Iterable[Any]) -> list[Any]:
         """Return the entries that belong to arrays, given one entry for each leaf."""
-        kept = self._functions
-        return [leaf for i, leaf in enumerate(leaves) if i not in kept]
+        functions = self._functions
+        return [leaf for i, leaf in enumerate(leaves) if i not in functions]
 
     def unflatten(self, arrays: Iterable[Any]) -> Any:
         """Return the tree with these arrays."""
-        kept, rest = self._functions, iter(arrays)
-        leaves = [kept[i] if i in kept else next(rest) for i in range(self.tree.num_leaves)]
+        functions, rest = self._functions, iter(arrays)
+        leaves = [
+            functions[i] if i in functions else next(rest) for i in range(self.tree.num_leaves)
+        ]
         return jax.tree.unflatten(self.tree, leaves)
 
     @functools.cached_property
@@ -75,10 +77,10 @@ def flatten(values: Any) -> tuple[list[Any], TreeStructure]:
     leaves, tree = jax.tree.flatten(values)
     if jax.tree_util.treedef_is_leaf(tree):
         return leaves, TreeStructure(tree)
-    form = TreeStructure(
+    structure = TreeStructure(
         tree, tuple((i, StaticFunction(x)) for i, x in enumerate(leaves) if is_function(x))
     )
-    return form.arrays(leaves), form
+    return structure.arrays(leaves), structure
 
 
 def with_paths(form: TreeStructure, values: Any) -> TreeStructure:

@@ -26,10 +26,10 @@ def warn_if_unused(
     if jax.sharding.get_abstract_mesh().size:
         return
     try:
-        same = str(without().jaxpr) == text
+        unchanged = str(without().jaxpr) == text
     except Exception:  # it needs the mesh
         return
-    if same:
+    if unchanged:
         warn(
             explain_error(
                 f"there is no shard_map in it, and the mesh {dict(mesh.shape)} makes no "

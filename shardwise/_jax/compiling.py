@@ -80,17 +80,17 @@ def lower(
 
     def program(*given: Any) -> list[Any]:
         flat = list(given)
-        for place, spec in (constrained or {}).items():
-            flat[place] = jax.lax.with_sharding_constraint(flat[place], NamedSharding(mesh, spec))
+        for index, spec in (constrained or {}).items():
+            flat[index] = jax.lax.with_sharding_constraint(flat[index], NamedSharding(mesh, spec))
         return evaluate(jaxpr, flat[:consts], flat[consts:])
 
     mesh = _traced_for(jaxpr, mesh)
-    around = mesh.abstract_mesh if isinstance(mesh, Mesh) else mesh
+    abstract_mesh = mesh.abstract_mesh if isinstance(mesh, Mesh) else mesh
     # By default only the innermost ten frames are kept, which may all be a library's.
-    with under(around), _config.traceback_in_locations_limit(-1):
+    with under(abstract_mesh), _config.traceback_in_locations_limit(-1):
         jitted = jax.jit(program, keep_unused=True, donate_argnums=tuple(donated))
         module: Any = (
-            jitted.trace(*(_on(mesh, one) for one in types))
+            jitted.trace(*(_on(mesh, aval) for aval in types))
             .lower(lowering_platforms=("cpu",))
             .compiler_ir()
         )
@@ -169,18 +169,18 @@ def placed_inputs(jaxpr: Any) -> list[Placed]:
 
 def _placed(opened: Open, var: Any) -> Placed:
     for eqn in opened.eqns:
-        at = next((i for i, atom in enumerate(eqn.invars) if atom is var), None)
-        if at is None:
+        index = next((i for i, atom in enumerate(eqn.invars) if atom is var), None)
+        if index is None:
             continue
         name, params = primitive_name(eqn.primitive), eqn.params
         if name == "sharding_constraint":
             return Placed(_spec(params["sharding"]))
         if name == "jit" and "in_shardings" in params:
-            donated = params["donated_invars"][at]
-            spec = _spec(params["in_shardings"][at])
+            donated = params["donated_invars"][index]
+            spec = _spec(params["in_shardings"][index])
             inner = open_jaxpr(params["jaxpr"])
             if spec is None:
-                spec = _placed(inner, inner.invars[at]).spec
+                spec = _placed(inner, inner.invars[index]).spec
             if spec is not None or donated:
                 return Placed(spec, donated)
     return Placed()
@@ -192,8 +192,8 @@ def _spec(sharding: Any) -> PartitionSpec | None:
 
 def meshes_in(jaxpr: Any) -> list[Mesh | AbstractMesh]:
     """Return the meshes of all shardings in a program, each once, those with devices first."""
-    found = dict.fromkeys(_meshes(open_jaxpr(jaxpr)))
-    return sorted(found, key=lambda mesh: isinstance(mesh, AbstractMesh))
+    meshes = dict.fromkeys(_meshes(open_jaxpr(jaxpr)))
+    return sorted(meshes, key=lambda mesh: isinstance(mesh, AbstractMesh))
 
 
 def _meshes(opened: Open) -> Iterator[Mesh | AbstractMesh]:

@@ -53,8 +53,8 @@ def unordered(params: dict[str, Any], weights: Sequence[int]) -> Orders | None:
     else:
         right, numbers = (*space, inputs, outputs), (last, last - 1, *range(last - 1))
     after = tuple(map(int, np.argsort(results)))
-    there = lax.ConvDimensionNumbers(images, numbers, images)
-    return None if there == params["dimension_numbers"] else Orders(left, right, after, there)
+    standard = lax.ConvDimensionNumbers(images, numbers, images)
+    return None if standard == params["dimension_numbers"] else Orders(left, right, after, standard)
 
 
 def _is_direct(params: dict[str, Any], weights: Sequence[int]) -> bool:
@@ -62,8 +62,8 @@ def _is_direct(params: dict[str, Any], weights: Sequence[int]) -> bool:
     outputs, inputs, *space = params["dimension_numbers"].rhs_spec
     if params["feature_group_count"] > 1:
         return weights[inputs] <= FEW_IN_A_GROUP
-    few = weights[inputs] * weights[outputs] < FEW_IN_SPACE
-    return len(space) > 2 and (few or max(params["lhs_dilation"]) > 1)
+    is_small = weights[inputs] * weights[outputs] < FEW_IN_SPACE
+    return len(space) > 2 and (is_small or max(params["lhs_dilation"]) > 1)
 
 
 def _features_last(spec: Sequence[int]) -> tuple[int, ...]:

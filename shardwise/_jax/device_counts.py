@@ -67,9 +67,9 @@ def _backend(original: Callable[..., Any], wanted: MeshSize) -> Callable[..., An
         backend = original(*args)
         if wanted() is None:
             return backend
-        asking = sys._getframe(1)
-        name = _ASKING.get(asking.f_code)
-        caller = asking.f_back
+        frame = sys._getframe(1)
+        name = _ASKING.get(frame.f_code)
+        caller = frame.f_back
         if name is None or caller is None or _is_library(caller.f_code.co_filename):
             return backend
         return _Backend(backend, caller, wanted)
@@ -82,10 +82,10 @@ def _local_devices(original: Callable[..., Any], wanted: MeshSize) -> Callable[.
 
     @functools.wraps(original)
     def local_devices(*args: Any, **kwargs: Any) -> list[Any]:
-        found = original(*args, **kwargs)
-        if wanted() in (None, len(found)) or _is_library(sys._getframe(1).f_code.co_filename):
-            return found
-        return _Devices(found, "jax.local_devices()", wanted)
+        devices = original(*args, **kwargs)
+        if wanted() in (None, len(devices)) or _is_library(sys._getframe(1).f_code.co_filename):
+            return devices
+        return _Devices(devices, "jax.local_devices()", wanted)
 
     return local_devices
 
@@ -103,9 +103,9 @@ class _Backend:
         return self._counted("jax.local_device_count()", self.backend.local_device_count())
 
     def devices(self) -> list[Any]:
-        found = self.backend.devices()
-        same = len(found) == self.wanted()
-        return found if same else _Devices(found, "jax.devices()", self.wanted)
+        devices = self.backend.devices()
+        is_same_count = len(devices) == self.wanted()
+        return devices if is_same_count else _Devices(devices, "jax.devices()", self.wanted)
 
     def _counted(self, asked: str, found: int) -> int:
         _refuse_another(f"{asked} is", found, self.wanted(), self.caller)
@@ -123,20 +123,20 @@ class _Devices(list[Any]):
         return super().__len__() > 0
 
     def __len__(self) -> int:
-        found = super().__len__()
+        count = super().__len__()
         self.refuse_count(f"len({self.name}) is")
-        return found
+        return count
 
     def __iter__(self) -> Iterator[Any]:
         yield from super().__iter__()
         self.refuse_count()  # the end tells how many there were
 
     def __getitem__(self, at: Any) -> Any:
-        there, here = range(self.wanted() or 0), range(super().__len__())
+        mesh_indices, own_indices = range(self.wanted() or 0), range(super().__len__())
         # The same ones there as here, unless one of the two does not have them.
-        if isinstance(at, slice) or not 0 <= at < len(here):
+        if isinstance(at, slice) or not 0 <= at < len(own_indices):
             with contextlib.suppress(IndexError):
-                if there[at] != here[at]:
+                if mesh_indices[at] != own_indices[at]:
                     self.refuse_count()
         return super().__getitem__(at)
 
@@ -149,8 +149,8 @@ class _Devices(list[Any]):
 
     def refuse_count(self, asked: str = "") -> None:
         """Raise for an operation that depends on their number, if the mesh has another number."""
-        found = super().__len__()
-        _refuse_another(asked or f"all of {self.name} are", found, self.wanted(), _asking())
+        count = super().__len__()
+        _refuse_another(asked or f"all of {self.name} are", count, self.wanted(), _asking())
 
 
 def _flattened(devices: _Devices) -> tuple[list[Any], None]:

@@ -87,11 +87,11 @@ class EquationRun:
         source: Any,
     ) -> None:
         """Add an equation; `outs` are values with their shapes and types."""
-        made = [_core.Var(self._type(shape, dtype)) for _, shape, dtype in outs]
+        out_vars = [_core.Var(self._type(shape, dtype)) for _, shape, dtype in outs]
         self._eqns.append(
             jex.JaxprEqn(
                 [self._known[value] for value in ins],
-                made,
+                out_vars,
                 primitive,
                 params,
                 _core.no_effects,
@@ -99,7 +99,7 @@ class EquationRun:
                 self._context,
             )
         )
-        self._known.update(zip((value for value, _, _ in outs), made, strict=True))
+        self._known.update(zip((value for value, _, _ in outs), out_vars, strict=True))
 
     def repeat(self, value: Any, again: Any) -> None:
         """Give a value a second identifier."""
@@ -113,10 +113,10 @@ class EquationRun:
         return equation_run_p.bind(*self._arrays, jaxpr=jaxpr)
 
     def _type(self, shape: tuple[int, ...], dtype: Any) -> Any:
-        found = self._types.get((shape, dtype))
-        if found is None:
-            found = self._types[shape, dtype] = ShapedArray(shape, dtype)
-        return found
+        aval = self._types.get((shape, dtype))
+        if aval is None:
+            aval = self._types[shape, dtype] = ShapedArray(shape, dtype)
+        return aval
 
 
 def _info(ins: Sequence[Any], outs: Sequence[Any]) -> Any:
@@ -143,8 +143,8 @@ def _lower(ctx: Any, *args: Any, jaxpr: Any) -> Any:
 
 
 def _batch(args: Any, dims: Any, *, jaxpr: Any) -> tuple[list[Any], list[int]]:
-    one = jax.vmap(lambda *args: _evaluate(*args, jaxpr=jaxpr), in_axes=tuple(dims))
-    return one(*args), [0] * len(jaxpr.outvars)
+    batched = jax.vmap(lambda *args: _evaluate(*args, jaxpr=jaxpr), in_axes=tuple(dims))
+    return batched(*args), [0] * len(jaxpr.outvars)
 
 
 equation_run_p = jex.Primitive("shardwise_straight")

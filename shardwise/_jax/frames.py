@@ -53,13 +53,13 @@ def vmap_axes(frames: Iterable[FrameType]) -> set[Any]:
 
 def axis_named(frames: Iterable[FrameType]) -> str | None:
     """Return the axis that the innermost function of JAX was called with."""
-    found = None
+    axis = None
     for frame in frames:
         for local in ("axis_name", "axes", "axis_names") if is_own(_file(frame)) else ():
             names = frame.f_locals.get(local)
             for name in names if isinstance(names, tuple | list) else (names,):
-                found = name if isinstance(name, str) else found
-    return found
+                axis = name if isinstance(name, str) else axis
+    return axis
 
 
 def mesh_named(frames: Iterable[FrameType]) -> Mesh | AbstractMesh | None:

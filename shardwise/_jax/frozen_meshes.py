@@ -40,11 +40,13 @@ def unfreeze_meshes() -> Iterator[None]:
     try:
         yield
     finally:
-        noted = _FROZEN.pop()
-        alive = {id(inner()): (code, names) for code, inner, names in noted if inner() is not None}
-        codes = {code for code, _ in alive.values()}
+        functions = _FROZEN.pop()
+        originals = {
+            id(inner()): (code, names) for code, inner, names in functions if inner() is not None
+        }
+        codes = {code for code, _ in originals.values()}
         if codes:
-            _restore(alive, codes)
+            _restore(originals, codes)
 
 
 def _restore(alive: dict[int, tuple[CodeType, Any]], codes: set[CodeType]) -> None:

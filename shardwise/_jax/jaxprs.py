@@ -60,8 +60,8 @@ def as_compiled(jaxpr: Any) -> tuple[list[Any], Open]:
     inner = getattr(jaxpr, "jaxpr", jaxpr)
     if not inner.is_high:
         return inputs(jaxpr), dataclasses.replace(opened, constvars=(), consts=())
-    called = _partial.convert_constvars_jaxpr(inner)
-    low = open_jaxpr(_partial.lower_jaxpr2(jex.ClosedJaxpr(called, ())))
+    converted = _partial.convert_constvars_jaxpr(inner)
+    low = open_jaxpr(_partial.lower_jaxpr2(jex.ClosedJaxpr(converted, ())))
     return list(low.invars), low
 
 
@@ -87,14 +87,14 @@ def refuse_leaked(values: Iterable[Any]) -> None:
 
     If it is unknown which traces are running, this is left to JAX.
     """
-    under_way = []
+    active_traces = []
     trace = _core.trace_ctx.trace
     while trace is not None and not isinstance(trace, _core.EvalTrace):
-        under_way.append(trace)
+        active_traces.append(trace)
         trace = getattr(trace, "parent_trace", None)
     if trace is not None:
         traced = [x for x in values if is_traced(x)]
-        _core.check_eval_args([x for x in traced if not any(x._trace is t for t in under_way)])
+        _core.check_eval_args([x for x in traced if not any(x._trace is t for t in active_traces)])
 
 
 def is_key(dtype: Any) -> bool:
@@ -114,13 +114,13 @@ def is_unknown(x: Any) -> bool:
 
 def untouched(outs: Sequence[Any]) -> dict[int, Any]:
     """Return the results inside a `vmap` that are the same for its whole batch, as outside it."""
-    found = {}
+    results = {}
     for index, x in enumerate(outs):
         if not isinstance(x, _batching.BatchTracer):
-            found[index] = x
+            results[index] = x
         elif x.batch_dim is None:
-            found[index] = x.val
-    return found
+            results[index] = x.val
+    return results
 
 
 def trace_context() -> Any:
@@ -160,18 +160,18 @@ def constants(jaxpr: Any) -> list[Any]:
     """Return the constants of a jaxpr and of every jaxpr inside it, in the order of the
     equations."""
     opened = open_jaxpr(jaxpr)
-    values_found = list(opened.consts)
+    result = list(opened.consts)
     for eqn in opened.eqns:
         values = [*eqn.params.values(), *eqn.invars]
         while values:
             value = values.pop(0)
             if is_jaxpr(value):
-                values_found += constants(value)
+                result += constants(value)
             elif isinstance(value, tuple | list):
                 values = [*value, *values]
             elif isinstance(value, jex.Literal):
-                values_found.append(value.val)
-    return values_found
+                result.append(value.val)
+    return result
 
 
 def scan_counts(params: dict[str, Any]) -> tuple[int, int]:
@@ -194,17 +194,17 @@ def untyped(constant: Any) -> Any:
 
 def specs_in(jaxpr: Any) -> list[Any]:
     """Return the specs of the arguments of all `shard_map`s, in order."""
-    found = []
+    specs = []
     for eqn in open_jaxpr(jaxpr).eqns:
         if primitive_name(eqn.primitive) == "shard_map":
-            found.append(eqn.params["in_specs"])
+            specs.append(eqn.params["in_specs"])
         values = list(eqn.params.values())
         for value in values:
             if is_jaxpr(value):
-                found += specs_in(value)
+                specs += specs_in(value)
             elif isinstance(value, tuple | list):
                 values += value
-    return found
+    return specs
 
 
 def is_ordered(effect: Any) -> bool:
@@ -230,9 +230,9 @@ def permutes_as_given() -> bool:
 def argument_names(jaxpr: Any) -> list[str]:
     """Return the parameter names of the function that a jaxpr was traced from; "" if unknown."""
     count = len(open_jaxpr(jaxpr).invars)
-    known = getattr(getattr(jaxpr, "debug_info", None), "arg_names", ()) or ()
+    names = getattr(getattr(jaxpr, "debug_info", None), "arg_names", ()) or ()
     # What a body closes over comes in front of its own arguments, without a name.
-    return [*[""] * count, *(str(name or "") for name in known)][-count:] if count else []
+    return [*[""] * count, *(str(name or "") for name in names)][-count:] if count else []
 
 
 def shape_of(aval: Any) -> tuple[tuple[int, ...], Any]:

@@ -149,7 +149,7 @@ def about_results(frames: Iterable[FrameType]) -> str | None:
         if frame.f_code.co_name in ("_inout_vma_error", "_spec_rank_error"):
             specs = jax.tree.leaves(values.get("specs"), is_leaf=_is_spec)
             pairs = itertools.product(filter(_is_spec, specs), values.get("fails", ()))
-            return next((said for pair in pairs if (said := _misfit(*pair))), None)
+            return next((message for pair in pairs if (message := _misfit(*pair))), None)
     return None
 
 
@@ -158,12 +158,12 @@ def _misfit(spec: Any, found: Any) -> str | None:
     spec."""
     if hasattr(found, "shape") and found.ndim <= len(spec):  # a batch has a dimension more
         return f"out_specs is {spec} which has length {len(spec)}, but a result has shape {found}"
-    named = {name for part in spec for name in _names(part)}
-    axes = sorted(str(axis) for axis in getattr(found, "varying", ()) if axis not in named)
+    split_axes = {name for part in spec for name in _names(part)}
+    axes = sorted(str(axis) for axis in getattr(found, "varying", ()) if axis not in split_axes)
     if not axes:
         return None
-    over = repr(axes[0]) if len(axes) == 1 else f"{{{','.join(axes)}}}"
-    return f"out_specs is {spec} which implies that it is replicated across mesh axis {over}"
+    axes_text = repr(axes[0]) if len(axes) == 1 else f"{{{','.join(axes)}}}"
+    return f"out_specs is {spec} which implies that it is replicated across mesh axis {axes_text}"
 
 
 def _is_spec(x: Any) -> bool:

@@ -64,9 +64,9 @@ def summarize(text: str) -> Summary:
 
 def _manual_computation(op: Any, sizes: dict[str, int]) -> ManualComputation:
     axes = _NAME.findall(str(op.attributes["manual_axes"]))
-    named = _NAME.findall(_NOT_SPLIT.sub("", str(op.attributes["in_shardings"])))
+    split_axes = _NAME.findall(_NOT_SPLIT.sub("", str(op.attributes["in_shardings"])))
     return ManualComputation(
-        {axis: sizes.get(axis, 0) for axis in axes}, frozenset(named) & frozenset(axes)
+        {axis: sizes.get(axis, 0) for axis in axes}, frozenset(split_axes) & frozenset(axes)
     )
 
 
@@ -76,20 +76,20 @@ def _live(function: Any, functions: dict[str, Any]) -> list[Any]:
     All operands of such an operation count, and the results of its regions and of the function
     that it calls.
     """
-    seen: dict[Any, None] = {}
+    visited: dict[Any, None] = {}
     pending = [function]
     while pending:
         op = pending.pop()
-        if op in seen:
+        if op in visited:
             continue
-        seen[op] = None
+        visited[op] = None
         owners = (value.owner for value in op.operands)
         pending += [owner.operation for owner in owners if not isinstance(owner, _ir.Block)]
         pending += [list(block.operations)[-1].operation for block in _blocks(op)]
         if "callee" in op.attributes:
             name = _ir.FlatSymbolRefAttr(op.attributes["callee"]).value
             pending.append(functions[name])
-    return list(seen)
+    return list(visited)
 
 
 def _below(operations: list[Any]) -> Iterator[Any]:
@@ -98,7 +98,7 @@ def _below(operations: list[Any]) -> Iterator[Any]:
     while pending:
         op = pending.pop()
         yield op
-        pending += [one.operation for block in _blocks(op) for one in block.operations]
+        pending += [inner.operation for block in _blocks(op) for inner in block.operations]
 
 
 def _blocks(op: Any) -> list[Any]:

@@ -62,8 +62,8 @@ def call_primitive(name: str, rules: CallRules) -> Any:
     mlir.register_lowering(primitive, mlir.lower_fun(rules.trace, multiple_results=True))
 
     def jvp(primals: Any, tangents: Any, **params: Any) -> tuple[list[Any], list[Any]]:
-        known = [None if isinstance(t, ad.Zero) else t for t in tangents]
-        outs, out_tangents = rules.jvp(primals, known, **params)
+        directions = [None if isinstance(t, ad.Zero) else t for t in tangents]
+        outs, out_tangents = rules.jvp(primals, directions, **params)
         zeros = [_zero(out) if t is None else t for out, t in zip(outs, out_tangents, strict=True)]
         return outs, zeros
 
@@ -106,11 +106,11 @@ def _divided(parts: Any, saveable: Any, unknown: Any, there: Any, eqn: Any) -> A
     them."""
     with eqn.ctx.manager:
         jaxpr = jax.make_jaxpr(parts)(*(v.aval for v in eqn.invars))
-    whole = eqn.replace(
+    call_eqn = eqn.replace(
         primitive=_core.closed_call_p, params={"call_jaxpr": jaxpr}, effects=jaxpr.effects
     )
-    rule = _partial.partial_eval_jaxpr_custom_rules[whole.primitive]
-    return rule(saveable, unknown, there, whole)
+    rule = _partial.partial_eval_jaxpr_custom_rules[call_eqn.primitive]
+    return rule(saveable, unknown, there, call_eqn)
 
 
 def _undivided(saveable: Any, unknown: Any, there: Any, eqn: Any) -> Any:
@@ -120,16 +120,16 @@ def _undivided(saveable: Any, unknown: Any, there: Any, eqn: Any) -> Any:
         The equation to run now, the one to run later, which results are unknown now, which are
         at hand later, and what later needs of now.
     """
-    no, yes = [False] * len(eqn.outvars), [True] * len(eqn.outvars)
+    all_false, all_true = [False] * len(eqn.outvars), [True] * len(eqn.outvars)
     inputs = zip(eqn.invars, there, strict=True)
-    needed = [v for v, at_hand in inputs if isinstance(v, jex.Var) and not at_hand]
+    needed = [v for v, is_available in inputs if isinstance(v, jex.Var) and not is_available]
     if any(unknown):
-        return None, eqn, yes, yes, needed
+        return None, eqn, all_true, all_true, needed
     avals = [v.aval for v in eqn.invars]
     policy = _partial.ensure_enum(saveable(eqn.primitive, *avals, **eqn.params))
     if eqn.effects or not isinstance(policy, _partial.RecomputeType):
-        return eqn, None, no, no, []
-    return eqn, eqn, no, yes, needed
+        return eqn, None, all_false, all_false, []
+    return eqn, eqn, all_false, all_true, needed
 
 
 def _zero(primal: Any) -> Any:

@@ -31,10 +31,10 @@ def find_cluster(timeout: int, method: str | None = None) -> Cluster | None:
     """
     kinds = _clusters.ClusterEnv._cluster_types
     if method is None:
-        found = (k for k in kinds if not k.opt_in_only_method and k.is_env_present())
+        matching = (k for k in kinds if not k.opt_in_only_method and k.is_env_present())
     else:
-        found = (k for k in kinds if k.name == method and k.is_env_present())
-    kind = next(found, None)
+        matching = (k for k in kinds if k.name == method and k.is_env_present())
+    kind = next(matching, None)
     if kind is None:
         return None
     address = kind.get_coordinator_address(timeout, os.environ.get("JAX_COORDINATOR_PORT"))

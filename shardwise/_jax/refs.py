@@ -101,17 +101,17 @@ def _with_its_rule(primitive: Any, original: Callable[..., Any] | None) -> Calla
             bound = primitive.get_bind_params({**params, "call_jaxpr": pure})
             outs = primitive.bind(*args, **bound)
         last = iter(outs[len(call_jaxpr.out_avals) :])
-        news = [next(last) if ref else None for ref in is_ref]
-        return news, outs[: len(call_jaxpr.out_avals)]
+        new_refs = [next(last) if ref else None for ref in is_ref]
+        return new_refs, outs[: len(call_jaxpr.out_avals)]
 
     return discharge
 
 
 def _underivable(f: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function that can run and not be differentiated."""
-    alone = jax.custom_jvp(f)
+    wrapped = jax.custom_jvp(f)
 
-    @alone.defjvp
+    @wrapped.defjvp
     def refuse(primals: Any, tangents: Any) -> Any:
         raise UnsupportedError(
             explain_error(
@@ -123,4 +123,4 @@ def _underivable(f: Callable[..., Any]) -> Callable[..., Any]:
             )
         )
 
-    return alone
+    return wrapped

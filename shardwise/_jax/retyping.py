@@ -22,10 +22,10 @@ Called = Callable[[str], str]
 
 def retyped(jaxpr: Any, aval: Callable[[Any], Any], params: Params, called: Called) -> Any:
     """Trace the body of a scatter or a reduction again, for operands of other types."""
-    given = [aval(v.aval) for v in open_jaxpr(jaxpr).invars]
+    avals = [aval(v.aval) for v in open_jaxpr(jaxpr).invars]
     with jax.enable_x64(True):
-        made = jax.make_jaxpr(functools.partial(_evaluate, jaxpr, aval, params, called))(*given)
-    return made if hasattr(jaxpr, "consts") else made.jaxpr
+        retraced = jax.make_jaxpr(functools.partial(_evaluate, jaxpr, aval, params, called))(*avals)
+    return retraced if hasattr(jaxpr, "consts") else retraced.jaxpr
 
 
 def _evaluate(
@@ -42,12 +42,12 @@ def _evaluate(
 
     for eqn in opened.eqns:
         name = primitive_name(eqn.primitive)
-        given = [read(v) for v in eqn.invars]
+        operands = [read(v) for v in eqn.invars]
         if called(name) in eqn.params:
             inner = eqn.params[called(name)]
-            outs: Sequence[Any] = _evaluate(inner, aval, params, called, *given)
+            outs: Sequence[Any] = _evaluate(inner, aval, params, called, *operands)
         else:
-            outs = bind(eqn.primitive, params(name, eqn.params), *given)
+            outs = bind(eqn.primitive, params(name, eqn.params), *operands)
         env.update(zip(eqn.outvars, outs, strict=True))
     return [read(v) for v in opened.outvars]
 
@@ -58,8 +58,8 @@ def within_range(limit: float, beyond: float) -> Equation:
 
 
 def _in_range(x: Any, *, limit: float, beyond: float) -> Any:
-    far = np.asarray(beyond, x.dtype)
-    signed = lax.full(x.shape, far) if np.isnan(beyond) else lax.sign(x) * far
+    bound = np.asarray(beyond, x.dtype)
+    signed = lax.full(x.shape, bound) if np.isnan(beyond) else lax.sign(x) * bound
     return lax.select(lax.abs(x) >= np.asarray(limit, x.dtype), signed, x)
 
 

@@ -128,7 +128,7 @@ def _typed(given: Any) -> Any:
     """
     if not isinstance(given, NamedSharding) or not isinstance(given.mesh, AbstractMesh):
         return given
-    around = _mesh.get_abstract_mesh()
-    if AxisType.Explicit not in given.mesh.axis_types or around.manual_axes:
+    ambient = _mesh.get_abstract_mesh()
+    if AxisType.Explicit not in given.mesh.axis_types or ambient.manual_axes:
         return None
     return given.update(spec=_core.modify_spec_for_auto_manual(given.spec, given.mesh))

@@ -74,15 +74,15 @@ def derivative_frames(source_info: Any) -> Iterator[tuple[str, list[Frame]]]:
     rest = list(user_frames(source_info))
     name = ""
     for frame in source_info.traceback.frames if source_info.traceback else ():
-        here = [(user_frame.file, user_frame.line) for user_frame in rest]
+        lines = [(user_frame.file, user_frame.line) for user_frame in rest]
         if frame.file_name.endswith("api.py") and "grad" in frame.function_name:
             # `grad_f_aux` and `value_and_grad_f` are the inner functions of `grad` and its like.
             name = frame.function_name.partition(".")[0].partition("_f")[0]
-        elif (frame.file_name, frame.line_num) in here:
-            at = here.index((frame.file_name, frame.line_num))
+        elif (frame.file_name, frame.line_num) in lines:
+            index = lines.index((frame.file_name, frame.line_num))
             if name:
-                yield name, rest[at:]
-            name, rest = "", rest[at + 1 :]
+                yield name, rest[index:]
+            name, rest = "", rest[index + 1 :]
 
 
 def is_derived_around(sources: Iterable[Any]) -> bool:
@@ -90,12 +90,12 @@ def is_derived_around(sources: Iterable[Any]) -> bool:
 
     Takes the sources of the equation and of the calls around it; frames are innermost first.
     """
-    inside = False
+    in_shard_map = False
     for source in sources:
         for frame in source.traceback.frames if source and source.traceback else ():
-            inside = inside or is_shard_map(frame.file_name)
+            in_shard_map = in_shard_map or is_shard_map(frame.file_name)
             if frame.file_name.endswith("api.py") and "grad" in frame.function_name:
-                return inside
+                return in_shard_map
     return False
 
 
@@ -117,9 +117,9 @@ def library_folders(path: Iterable[str]) -> Iterator[Path]:
     """Yield the folders of packages and of the standard library, for all users or one."""
     yield from (Path(sysconfig.get_path(name)) for name in ("purelib", "platlib", "stdlib"))
     for folder in map(Path, filter(None, path)):
-        named = folder.name in ("site-packages", "dist-packages")
+        is_packages = folder.name in ("site-packages", "dist-packages")
         installed = folder != Path.cwd() and any(folder.glob("jax-*.dist-info"))
-        if named or installed:
+        if is_packages or installed:
             yield folder
 
 
@@ -156,8 +156,8 @@ def is_ragged_batch(error: BaseException) -> bool:
 
 def is_unmapped(error: BaseException) -> bool:
     """Return whether a `pmap` got an array without the dimension that it maps over."""
-    through = traceback.walk_tb(error.__traceback__)
-    files = (frame.f_code.co_filename for frame, _ in through)
+    frames = traceback.walk_tb(error.__traceback__)
+    files = (frame.f_code.co_filename for frame, _ in frames)
     in_pmap = any(is_own(file) and Path(file).name == "pmap.py" for file in files)
     spec = isinstance(error, ValueError) and SPEC_TOO_LONG.search(text_of(error))
     return _came_through(error, IndexError, "_mapped_axis_size") or bool(in_pmap and spec)

@@ -50,9 +50,9 @@ def explicit_spec(x: Any) -> PartitionSpec | None:
     """
     aval = jax.typeof(x)
     mesh = mesh_of(aval)
-    around = isinstance(x, Tracer) and mesh == jax.sharding.get_abstract_mesh()
-    says = mesh is not None and AxisType.Explicit in mesh.axis_types and not around
-    return spec_of(aval) if says or not is_plain(aval) else None
+    in_trace = isinstance(x, Tracer) and mesh == jax.sharding.get_abstract_mesh()
+    is_explicit = mesh is not None and AxisType.Explicit in mesh.axis_types and not in_trace
+    return spec_of(aval) if is_explicit or not is_plain(aval) else None
 
 
 def with_spec_on(mesh: Any, x: Any) -> Any:
@@ -95,22 +95,24 @@ def gathered(x: Any) -> Any:
     if not names:
         return np.asarray(x)
     combine = {"sum": np.add, "max": np.maximum, "min": np.minimum}[reduction_kind(jax.typeof(x))]
-    whole = np.zeros(x.shape, x.dtype)
+    total = np.zeros(x.shape, x.dtype)
     mesh = x.sharding.mesh
     shares: dict[Any, Any] = {}
     axes = [i for i, name in enumerate(mesh.axis_names) if name in names]
     spec = PartitionSpec(*x.sharding.spec.partitions)
     parts = jax.sharding.NamedSharding(mesh, spec).devices_indices_map(x.shape)
-    where = {device: at for at, device in np.ndenumerate(mesh.devices)}
+    positions = {device: position for position, device in np.ndenumerate(mesh.devices)}
     for shard in x.addressable_shards:
-        at = where[shard.device]
-        shares.setdefault(tuple(at[i] for i in axes), []).append((parts[shard.device], shard.data))
+        position = positions[shard.device]
+        shares.setdefault(tuple(position[i] for i in axes), []).append(
+            (parts[shard.device], shard.data)
+        )
     for number, share in enumerate(shares.values()):
-        one = np.zeros_like(whole)
+        term = np.zeros_like(total)
         for index, data in share:
-            one[index] = np.asarray(data)
-        whole = one if number == 0 else combine(whole, one)
-    return whole
+            term[index] = np.asarray(data)
+        total = term if number == 0 else combine(total, term)
+    return total
 
 
 def unplaced(x: Any) -> Any:
@@ -118,8 +120,8 @@ def unplaced(x: Any) -> Any:
     if not isinstance(x, jax.Array) or isinstance(x, Tracer):
         return x
     mesh = mesh_of(jax.typeof(x))
-    on_a_mesh = mesh is not None and not mesh.empty
-    return gathered(x) if on_a_mesh or len(x.devices()) > 1 else x
+    has_mesh = mesh is not None and not mesh.empty
+    return gathered(x) if has_mesh or len(x.devices()) > 1 else x
 
 
 def transpose_linear(
@@ -138,25 +140,25 @@ def transpose_linear(
     unknown = [_partial.PartialVal.unknown(aval) for aval in like]
     jaxpr, _, consts = _partial.trace_to_jaxpr_nounits(wrapped, unknown, instantiate=True)
     dummies = [ad.UndefinedPrimal(aval.to_ct_aval()) for aval in like]
-    found = _ad.backward_pass(jaxpr, True, consts, dummies, list(cotangents))
-    return tuple(map(ad.instantiate_zeros, found))
+    transposed = _ad.backward_pass(jaxpr, True, consts, dummies, list(cotangents))
+    return tuple(map(ad.instantiate_zeros, transposed))
 
 
 def is_plain(aval: Any) -> bool:
     """Return whether a type has no sharding."""
     spec = spec_of(aval)
-    apart = getattr(spec, "unreduced", ()) or getattr(spec, "reduced", ())
-    return not apart and all(entry is None for entry in spec.partitions)
+    reductions = getattr(spec, "unreduced", ()) or getattr(spec, "reduced", ())
+    return not reductions and all(entry is None for entry in spec.partitions)
 
 
 def struct(x: Any, aval: Any) -> Any:
     """Return what to trace with in place of `x`, if a program has it with type `aval`."""
-    seen = jax.typeof(x)
-    mesh = mesh_of(seen)
+    actual = jax.typeof(x)
+    mesh = mesh_of(actual)
     foreign = mesh is not None and not mesh.empty and mesh != mesh_of(aval)
-    if seen.shape == aval.shape and is_plain(aval) and is_plain(seen) and not foreign:
+    if actual.shape == aval.shape and is_plain(aval) and is_plain(actual) and not foreign:
         return x
-    weak = getattr(seen, "weak_type", False)
+    weak = getattr(actual, "weak_type", False)
     sharding = None if is_plain(aval) else aval.sharding
     return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=weak, sharding=sharding)
 
@@ -203,17 +205,17 @@ def types_in_trace(avals: Sequence[Any], given: Sequence[Any]) -> list[Any]:
 
     Inside a `shard_map` that checks, they vary between devices as the inputs do.
     """
-    known = {jax.sharding.get_abstract_mesh(), *map(mesh_of, given)}
-    around = next((one for one in given if one.mat.varying), None)
+    meshes = {jax.sharding.get_abstract_mesh(), *map(mesh_of, given)}
+    context = next((input_aval for input_aval in given if input_aval.mat.varying), None)
 
     def see(aval: Any) -> Any:
-        if is_plain(aval) or mesh_of(aval) not in known:
+        if is_plain(aval) or mesh_of(aval) not in meshes:
             aval = _typed(aval, aval.shape, None)
-        if around is None:
+        if context is None:
             return aval
-        spec = spec_of(aval) if mesh_of(aval) == mesh_of(around) else PartitionSpec()
-        sharding = _sharding(around, spec)
-        return _typed(aval, aval.shape, sharding).update_manual_axis_type(around.mat)
+        spec = spec_of(aval) if mesh_of(aval) == mesh_of(context) else PartitionSpec()
+        sharding = _sharding(context, spec)
+        return _typed(aval, aval.shape, sharding).update_manual_axis_type(context.mat)
 
     return list(map(see, avals))
 
@@ -228,10 +230,10 @@ def with_equal_varying_axes(values: Sequence[Any]) -> list[Any]:
     axes = varying(list(map(jax.typeof, values)))
     if not axes:
         return list(values)
-    others = [tuple(sorted(axes - jax.typeof(x).mat.varying)) for x in values]
+    missing = [tuple(sorted(axes - jax.typeof(x).mat.varying)) for x in values]
     return [
-        jax.lax.pcast(x, more, to="varying") if more else x
-        for x, more in zip(values, others, strict=True)
+        jax.lax.pcast(x, names, to="varying") if names else x
+        for x, names in zip(values, missing, strict=True)
     ]
 
 

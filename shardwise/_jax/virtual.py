@@ -86,12 +86,12 @@ class TraceNotes:
 @contextlib.contextmanager
 def virtually(mesh: Mesh | AbstractMesh | None) -> Iterator[TraceNotes]:
     """Return a context in which programs may set virtual meshes and map over virtual devices."""
-    seen = TraceNotes(mesh)
-    token = _VIRTUAL.set(seen)
+    notes = TraceNotes(mesh)
+    token = _VIRTUAL.set(notes)
     abstract, devices = _ABSTRACT.get_local(), _DEVICES.get_local()
     try:
-        with _PATCHES.installed(), unfreeze_meshes(), elsewhere(seen.size):
-            yield seen
+        with _PATCHES.installed(), unfreeze_meshes(), elsewhere(notes.size):
+            yield notes
     finally:
         _VIRTUAL.reset(token)
         # `jax.set_mesh` without `with` lasts; what a program sets while traced does not.
@@ -116,8 +116,8 @@ _PATCHES = Patches(_patches)
 
 
 def _size() -> int | None:
-    seen = _VIRTUAL.get()
-    return None if seen is None else seen.size
+    notes = _VIRTUAL.get()
+    return None if notes is None else notes.size
 
 
 def _set_mesh(original: Callable[..., None]) -> Callable[..., None]:
@@ -138,12 +138,12 @@ def _checks(original: Callable[..., Any]) -> Callable[..., Any]:
     def checks(mesh: Any, axis_names: Any, in_specs: Any, *rest: Any) -> Any:
         note_ambient(mesh, axis_names)
         used, names = original(mesh, axis_names, in_specs, *rest)
-        seen = _VIRTUAL.get()
-        if seen is not None:
-            _refuse_other_mesh(used, seen)
+        notes = _VIRTUAL.get()
+        if notes is not None:
+            _refuse_other_mesh(used, notes)
         virtual = isinstance(used, AbstractMesh) and _mesh.get_concrete_mesh().empty
-        if seen is not None and in_specs is _shard_map.Infer and virtual:
-            seen.inferred = used
+        if notes is not None and in_specs is _shard_map.Infer and virtual:
+            notes.inferred = used
         return used, names
 
     return checks
@@ -153,10 +153,10 @@ def _noted(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def process(*args: Any, **params: Any) -> Any:
         outs = original(*args, **params)
-        seen = _VIRTUAL.get()
-        if seen is not None:
+        notes = _VIRTUAL.get()
+        if notes is not None:
             shapes = tuple(tuple(out.shape) for out in getattr(outs, "vals", outs))
-            seen.mapped.append(Mapped(_source.current(), shapes))
+            notes.mapped.append(Mapped(_source.current(), shapes))
         return outs
 
     return process
@@ -209,17 +209,17 @@ def _mapped(original: Callable[..., Any]) -> Callable[..., Any]:
             return original(fun, in_tree, in_axes, out_axes, out_tree, donated, devices, axis_name)
         _refuse_other_size(axis_name, int(devices))
         mesh = AbstractMesh((int(devices),), (axis_name,), axis_types=(AxisType.Auto,))
-        wanted = jax.tree.unflatten(out_tree, list(out_axes))
-        return SimpleNamespace(jitted_f=jax.jit(_over(mesh, fun, in_tree, in_axes, wanted)))
+        axes_tree = jax.tree.unflatten(out_tree, list(out_axes))
+        return SimpleNamespace(jitted_f=jax.jit(_over(mesh, fun, in_tree, in_axes, axes_tree)))
 
     return cached
 
 
 def _refuse_other_size(name: Any, count: int) -> None:
     """Raise for a `pmap` over an axis that the ambient mesh has with another size."""
-    around = jax.sharding.get_abstract_mesh()
-    size = around.shape.get(name, count)
-    if size != count and AxisType.Manual not in around.axis_types:  # nested: an error below
+    ambient = jax.sharding.get_abstract_mesh()
+    size = ambient.shape.get(name, count)
+    if size != count and AxisType.Manual not in ambient.axis_types:  # nested: an error below
         raise RefusedError(
             f"this pmap maps over {count} parts along {name!r}, and the mesh has {size} devices "
             "along it",
@@ -283,8 +283,8 @@ def _over(mesh: AbstractMesh, fun: Any, in_tree: Any, in_axes: Any, out_axes: An
     )
 
     def alone(*flat: Any) -> Any:
-        around = jax.sharding.get_abstract_mesh()
-        if AxisType.Manual in around.axis_types:
+        ambient = jax.sharding.get_abstract_mesh()
+        if AxisType.Manual in ambient.axis_types:
             raise RefusedError(
                 "this pmap stands inside another pmap, or inside a shard_map",
                 "JAX maps over devices once.",

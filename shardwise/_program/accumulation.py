@@ -33,24 +33,24 @@ def added_up(loop: Scan, passes: Callable[[Leaf], bool] = is_move) -> list[Added
         for atom in atoms
         if isinstance(atom, Var)
     )
-    makers = {var: op for op in loop.body.ops for var in op.outs}
+    producers = {var: op for op in loop.body.ops for var in op.outs}
 
     def maker(atom: object) -> Op | None:
         """Return the operation that computes a value with a single use."""
-        return makers.get(atom) if isinstance(atom, Var) and read[atom] == 1 else None
+        return producers.get(atom) if isinstance(atom, Var) and read[atom] == 1 else None
 
-    found = []
-    for place, total in enumerate(loop.body.ins[loop.consts : loop.consts + loop.carry]):
-        add = maker(loop.body.outs[place])
+    result = []
+    for index, total in enumerate(loop.body.ins[loop.consts : loop.consts + loop.carry]):
+        add = maker(loop.body.outs[index])
         if not isinstance(add, Leaf) or add.name not in ADDITIONS or read[total] != 1:
             continue
-        others = [atom for atom in add.ins if atom is not total]
-        if len(others) != 1:
+        operands = [atom for atom in add.ins if atom is not total]
+        if len(operands) != 1:
             continue
         between: list[Leaf] = []
-        while isinstance(operation := maker(others[0]), Leaf) and passes(operation):
+        while isinstance(operation := maker(operands[0]), Leaf) and passes(operation):
             between.insert(0, operation)
-            others = [atom for atom in operation.ins if isinstance(atom, Var)]
+            operands = [atom for atom in operation.ins if isinstance(atom, Var)]
         if isinstance(operation, Collective):
-            found.append(AddedUp(place, operation, between, add))
-    return found
+            result.append(AddedUp(index, operation, between, add))
+    return result

@@ -71,12 +71,12 @@ def _build(
     shares_out: Sequence[bool] | None,
     whole_too: bool,
 ) -> Body:
-    given, opened = _jax.as_compiled(jaxpr)
-    ins = [var_of(v) for v in given]
+    invars, opened = _jax.as_compiled(jaxpr)
+    ins = [var_of(v) for v in invars]
     ops: list[Op] = []
     walk = _Walk(ops, {}, through=through, whole_too=whole_too)
     env = _constants(opened)
-    for v, var, shared in zip(given, ins, shares_in or [False] * len(ins), strict=True):
+    for v, var, shared in zip(invars, ins, shares_in or [False] * len(ins), strict=True):
         env[v] = var if shared else convert_unreduced(walk, None, var, None, v.aval)
     outs = walk.eqns(opened, env)
     shared = shares_out or [False] * len(outs)
@@ -147,20 +147,20 @@ class _Walk:
         if eqn.params.get("differentiated") and eqn.params.get("prevent_cse"):
             ins = [self.apart(eqn, atom) for atom in ins]
         inner = dataclasses.replace(self, calls=(*self.calls, eqn))
-        own = row.body if row.body in eqn.params else "call_jaxpr"  # since JAX 0.12
-        if row.name == "composite" and _jax.has_refs(eqn.params[own]):
+        body_name = row.body if row.body in eqn.params else "call_jaxpr"  # since JAX 0.12
+        if row.name == "composite" and _jax.has_refs(eqn.params[body_name]):
             raise checks.refs_in_composite(eqn.params["name"], self.where(eqn))
-        return inner.call(eqn.params[own], ins)
+        return inner.call(eqn.params[body_name], ins)
 
     def program(self, eqn: Any, ins: list[Atom]) -> list[Atom]:
         part = eqn.params["program"]
         inner = dataclasses.replace(self, calls=(*self.calls, eqn))
-        given, opened = _jax.as_compiled(part.jaxpr)
+        invars, opened = _jax.as_compiled(part.jaxpr)
         env = _constants(opened)
-        for v, atom, axes in zip(given, ins, part.given, strict=True):
-            own = var_of(v)
-            env[v] = own if axes else convert_unreduced(inner, eqn, atom, None, v.aval)
-            for op in unstack_value(atom, own, axes) if axes else ():
+        for v, atom, axes in zip(invars, ins, part.given, strict=True):
+            var = var_of(v)
+            env[v] = var if axes else convert_unreduced(inner, eqn, atom, None, v.aval)
+            for op in unstack_value(atom, var, axes) if axes else ():
                 inner.add(eqn, op)
         outs = inner.eqns(opened, env)
         for index, axes in enumerate(part.kept):
@@ -193,8 +193,8 @@ class _Walk:
 
     def unmixed(self, eqn: Any, ins: list[Atom]) -> None:
         """Raise for an operation on a value of one device and a value of the mesh."""
-        several = [op for op in self.joins.values() if any(axis.size > 1 for axis in op.scope)]
-        mesh = dependents(self.ops, (var for op in several for var in op.outs), but=self.on_one)
+        wide_joins = [op for op in self.joins.values() if any(axis.size > 1 for axis in op.scope)]
+        mesh = dependents(self.ops, (var for op in wide_joins for var in op.outs), but=self.on_one)
         if not mesh.isdisjoint(ins) and not dependents(self.ops, self.on_one).isdisjoint(ins):
             raise checks.on_one_device(self.where(eqn))
 
@@ -215,24 +215,24 @@ class _Walk:
     def on_shard_map(self, eqn: Any, ins: list[Atom]) -> list[Atom]:
         params = eqn.params
         new = axes_of(params["mesh"], params["newly_manual_axes"])
-        around = {**self.scope, **new}
-        ordered = {name: around[name] for name in params["mesh"].axis_names if name in around}
+        scope = {**self.scope, **new}
+        ordered = {name: scope[name] for name in params["mesh"].axis_names if name in scope}
         inner = dataclasses.replace(self, scope=ordered, calls=(*self.calls, eqn))
         body = _jax.open_jaxpr(params["jaxpr"])
         parts: list[Atom] = []
-        taken = {name for name, axis in self.scope.items() if axis.size > 1} - new.keys()
-        where = self.where(eqn)
+        outer_axes = {name for name, axis in self.scope.items() if axis.size > 1} - new.keys()
+        location = self.where(eqn)
         for spec in [*params["in_specs"], *params["out_specs"]]:
-            checks.spec(spec, where)
-            checks.nested(spec, taken, where)
-        several = math.prod(params["mesh"].axis_sizes) > 1
-        if self.on_one and several and not dependents(self.ops, self.on_one).isdisjoint(ins):
-            raise checks.on_one_device(where)
+            checks.spec(spec, location)
+            checks.nested(spec, outer_axes, location)
+        has_many = math.prod(params["mesh"].axis_sizes) > 1
+        if self.on_one and has_many and not dependents(self.ops, self.on_one).isdisjoint(ins):
+            raise checks.on_one_device(location)
         names = _jax.argument_names(params["jaxpr"])
         for atom, spec, v, name in zip(ins, params["in_specs"], body.invars, names, strict=True):
-            place = placement(spec, len(v.aval.shape), new)
-            own = any(place) or self.whole_too
-            parts.append(inner.split(eqn, atom, place, v, name) if own else atom)
+            split_axes = placement(spec, len(v.aval.shape), new)
+            is_split = any(split_axes) or self.whole_too
+            parts.append(inner.split(eqn, atom, split_axes, v, name) if is_split else atom)
         outs = inner.call(params["jaxpr"], parts)
         return [
             inner.join(eqn, atom, spec, v, new)
@@ -240,20 +240,20 @@ class _Walk:
         ]
 
     def split(self, eqn: Any, atom: Atom, place: Any, v: Any, name: str) -> Atom:
-        made = self.joins.get(atom) if isinstance(atom, Var) and not self.whole_too else None
-        if made is not None and made.placement == place:
+        join = self.joins.get(atom) if isinstance(atom, Var) and not self.whole_too else None
+        if join is not None and join.placement == place:
             # A value that is joined and split again in the same way never left its device.
-            return made.ins[0]
+            return join.ins[0]
         return self.add(eqn, Split([atom], [var_of(v)], place, name))[0]
 
     def join(self, eqn: Any, atom: Atom, spec: Any, v: Any, new: Scope) -> Atom:
-        place = placement(spec, len(v.aval.shape), new)
-        mentioned = {axis for row in place for axis in row}
+        split_axes = placement(spec, len(v.aval.shape), new)
+        mentioned = {axis for row in split_axes for axis in row}
         shared = getattr(spec, "unreduced", ())
         rest = tuple(
             axis for axis in new.values() if axis not in mentioned and axis.name not in shared
         )
-        op = Join([atom], [var_of(v)], place, rest, bool(eqn.params["check_vma"]))
+        op = Join([atom], [var_of(v)], split_axes, rest, bool(eqn.params["check_vma"]))
         self.joins[op.outs[0]] = op
         return self.add(eqn, op)[0]
 
@@ -267,10 +267,10 @@ class _Walk:
 
     def living(self, ins: list[Var], outs: list[Atom]) -> Body:
         """Return the operations so far as a body, without those that nothing depends on."""
-        wanted = [op.outs[0] for op in self.ops if isinstance(op, Split)] if self.whole_too else []
-        ops = live(self.ops, [*outs, *wanted])
-        kept = set(map(id, ops))
-        return Body(ins, ops, outs, [op for op in self.ops if id(op) not in kept])
+        splits = [op.outs[0] for op in self.ops if isinstance(op, Split)] if self.whole_too else []
+        ops = live(self.ops, [*outs, *splits])
+        live_ids = set(map(id, ops))
+        return Body(ins, ops, outs, [op for op in self.ops if id(op) not in live_ids])
 
     def on_scan(self, eqn: Any, ins: list[Atom]) -> list[Atom]:
         p = eqn.params

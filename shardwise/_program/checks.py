@@ -38,11 +38,11 @@ def spec(spec: Any, where: LazyWhere) -> None:
 def nested(spec: Any, taken: Set[str], where: LazyWhere) -> None:
     """Raise if a spec splits along an axis that an outer `shard_map` has split already."""
     entries = split_over(spec)
-    again = [name for entry in entries for name in entry if name in taken]
-    if again:
+    repeated = [name for entry in entries for name in entry if name in taken]
+    if repeated:
         raise UnsupportedError(
             explain_error(
-                f"a shard_map inside another one names mesh axis {again[0]!r} in {spec}, which "
+                f"a shard_map inside another one names mesh axis {repeated[0]!r} in {spec}, which "
                 "the outer one has taken",
                 where=str(where),
                 rule="An axis is split once. JAX writes such specs itself when it takes a "
@@ -55,11 +55,11 @@ def nested(spec: Any, taken: Set[str], where: LazyWhere) -> None:
 
 def named(name: str, names: tuple[Any, ...], where: LazyWhere) -> None:
     """Raise if an axis is named twice."""
-    again = [one for one in names if names.count(one) > 1]
-    if again:
+    repeated = [axis for axis in names if names.count(axis) > 1]
+    if repeated:
         raise ShardingError(
             explain_error(
-                f"{name} over {names} names mesh axis {again[0]!r} twice",
+                f"{name} over {names} names mesh axis {repeated[0]!r} twice",
                 where=str(where),
                 rule="A collective runs over one axis or several different ones.",
                 remedy="name each axis once.",
@@ -70,8 +70,8 @@ def named(name: str, names: tuple[Any, ...], where: LazyWhere) -> None:
 def grouped(name: str, groups: Any, axes: tuple[Axis, ...], where: LazyWhere) -> Any:
     """Check groups as JAX does when it compiles; return () if the collective does nothing."""
     count = math.prod(axis.size for axis in axes)
-    every = [index for group in groups for index in group]
-    if sorted(every) != list(range(count)) or not all(groups):
+    indices = [index for group in groups for index in group]
+    if sorted(indices) != list(range(count)) or not all(groups):
         raise ShardingError(
             explain_error(
                 f"{name} with axis_index_groups={groups} over {count} devices",
@@ -82,7 +82,7 @@ def grouped(name: str, groups: Any, axes: tuple[Axis, ...], where: LazyWhere) ->
         )
     # To decide whether there is anything to exchange, JAX looks at the first group alone.
     idle = name == "all_to_all" and len(groups[0]) == 1
-    if not idle and not all(map(_is_index, every)):
+    if not idle and not all(map(_is_index, indices)):
         raise ShardingError(
             explain_error(
                 f"{name} with axis_index_groups={groups}",
@@ -126,11 +126,11 @@ def numbered(axes: tuple[Axis, ...], scope: Scope, where: LazyWhere) -> tuple[Ax
 def permutation(perm: Any, axes: tuple[Axis, ...], where: LazyWhere) -> Any:
     """Check the pairs as JAX does when it compiles."""
     count = math.prod(axis.size for axis in axes)
-    odd = next((pair for pair in perm if len(pair) != 2), None)
-    if odd is not None:
+    invalid = next((pair for pair in perm if len(pair) != 2), None)
+    if invalid is not None:
         raise ShardingError(
             explain_error(
-                f"ppermute with perm={tuple(perm)} has {odd}",
+                f"ppermute with perm={tuple(perm)} has {invalid}",
                 where=str(where),
                 rule="A permutation is made of pairs: a source and a destination.",
                 remedy=f"[(i, (i + 1) % {count}) for i in range({count})], say.",
@@ -279,9 +279,9 @@ def operand(name: str, own: Mapping[str, Any], given: Any, out: Any, where: Lazy
         _wrong_dtype(name, given) or _negative_dimension(name, own) or _empty(name, own, given, out)
     )
     if problem is not None:
-        what, rule, remedy = problem
+        finding, rule, remedy = problem
         raise ShardingError(
-            explain_error(f"{name} {what}", where=str(where), rule=rule, remedy=remedy)
+            explain_error(f"{name} {finding}", where=str(where), rule=rule, remedy=remedy)
         )
 
 
@@ -312,11 +312,11 @@ def _wrong_dtype(name: str, given: Any) -> Problem:
 
 
 def _negative_dimension(name: str, own: Mapping[str, Any]) -> Problem:
-    given = {word: own[ours] for word, ours in _DIMENSIONS.get(name, {}).items()}
-    if all(_is_index(number) and number >= 0 for number in given.values()):
+    dims = {argument: own[key] for argument, key in _DIMENSIONS.get(name, {}).items()}
+    if all(_is_index(number) and number >= 0 for number in dims.values()):
         return None
     return (
-        "with " + ", ".join(f"{word}={number}" for word, number in given.items()),
+        "with " + ", ".join(f"{argument}={number}" for argument, number in dims.items()),
         "This version of JAX counts the dimensions of an exchange from the front.",
         "numbers from 0; the last dimension is x.ndim - 1.",
     )

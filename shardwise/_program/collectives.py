@@ -64,8 +64,8 @@ def widen(x: Any) -> Any:
     """
     if x.dtype == jnp.bfloat16:
         return lax.reduce_precision(x.astype(jnp.float32), exponent_bits=8, mantissa_bits=7)
-    to = wide(x.dtype)
-    return x if to == x.dtype else lax.optimization_barrier(x).astype(to)
+    dtype = wide(x.dtype)
+    return x if dtype == x.dtype else lax.optimization_barrier(x).astype(dtype)
 
 
 def narrow(x: Any, dtype: Any) -> Any:
@@ -171,8 +171,8 @@ def _ppermute(x: Any, *, perm: tuple[tuple[int, int], ...]) -> Any:
     out = picked(x, np.maximum(sender, 0))
     if (sender >= 0).all():
         return out
-    got = lax.broadcast_in_dim(sender >= 0, x.shape, (0,))
-    return lax.select(got, out, lax.full_like(out, 0))
+    is_received = lax.broadcast_in_dim(sender >= 0, x.shape, (0,))
+    return lax.select(is_received, out, lax.full_like(out, 0))
 
 
 def _pbroadcast(x: Any, *, source: int) -> Any:
@@ -199,9 +199,9 @@ def _ragged_all_to_all(x: Any, output: Any, starts: Any, sizes: Any, targets: An
         covers = (along >= 0) & (along < size[None])
         last = covers.shape[1] - 1 - jnp.argmax(covers[:, ::-1], axis=1)
         row = start[last] + jnp.take_along_axis(along, last[:, None], axis=1)[:, 0]
-        got = x[jnp.asarray(sender)[last], jnp.clip(row, 0, x.shape[1] - 1)]
-        hit = covers.any(axis=1).reshape((-1,) + (1,) * (own.ndim - 1))
-        return jnp.where(hit, got, own)
+        received = x[jnp.asarray(sender)[last], jnp.clip(row, 0, x.shape[1] - 1)]
+        is_covered = covers.any(axis=1).reshape((-1,) + (1,) * (own.ndim - 1))
+        return jnp.where(is_covered, received, own)
 
     return jax.vmap(receive)(output, starts, sizes, targets)
 
@@ -299,8 +299,8 @@ def apply(
         *[in_groups(stack) for stack in stacks]
     )
     if rule.agrees:
-        each = (out.shape[0], index.shape[1], *out.shape[1:])
-        out = lax.broadcast_in_dim(out, each, (0, *range(2, len(each))))
+        shape = (out.shape[0], index.shape[1], *out.shape[1:])
+        out = lax.broadcast_in_dim(out, shape, (0, *range(2, len(shape))))
     return picked(out.reshape((-1,) + out.shape[2:]), np.argsort(index.reshape(-1)))
 
 
@@ -347,8 +347,8 @@ def foldable(name: str, dtype: Any) -> bool:
 def merge(x: Any, dimension: int) -> Any:
     """Merge dimension `dimension` with the next one."""
     shape = x.shape
-    whole = shape[dimension] * shape[dimension + 1]
-    return lax.reshape(x, (*shape[:dimension], whole, *shape[dimension + 2 :]))
+    size = shape[dimension] * shape[dimension + 1]
+    return lax.reshape(x, (*shape[:dimension], size, *shape[dimension + 2 :]))
 
 
 def cut(x: Any, dimension: int, n: int) -> Any:

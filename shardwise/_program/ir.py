@@ -187,8 +187,8 @@ class Collective(Op):
 
     def __str__(self) -> str:
         names = [axis.name for axis in self.axes]
-        over = repr(names[0]) if len(names) == 1 else str(tuple(names))
-        return f"{self.name} over {over}, {self.where}"
+        axes = repr(names[0]) if len(names) == 1 else str(tuple(names))
+        return f"{self.name} over {axes}, {self.where}"
 
 
 @dataclasses.dataclass(eq=False)
@@ -278,8 +278,8 @@ def pairs(op: Op) -> Iterator[tuple[Body, list[tuple[Atom, Atom, int]]]]:
             yield op.body, [(a, v, 0) for a, v in [*ins, *_zip(op.outs, op.body.outs)]]
         case Cond():
             for branch in op.branches:
-                both = [*_zip(op.ins[1:], branch.ins), *_zip(op.outs, branch.outs)]
-                yield branch, [(a, v, 0) for a, v in both]
+                values = [*_zip(op.ins[1:], branch.ins), *_zip(op.outs, branch.outs)]
+                yield branch, [(a, v, 0) for a, v in values]
 
 
 def _zip(outer: list, inner: list) -> list[tuple[Atom, Atom]]:

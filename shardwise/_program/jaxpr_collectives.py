@@ -58,11 +58,11 @@ def collective(walk: JaxprWalk, eqn: Any, form: Form, ins: list[Atom]) -> list[A
         # What vmap leaves of a reduction over its own axis: a dimension of the local array.
         ins = [_reduce(walk, eqn, form.name, atom, dims) for atom in ins]
     names = tuple(name for name in names if not isinstance(name, int))
-    outside = tuple(name for name in names if name not in walk.scope)
-    if outside and (outside == names or form.name not in REDUCTIONS):
-        return _around(walk, eqn, ins, outs_of(eqn), outside)
-    if outside:
-        ins = [_around(walk, eqn, [atom], [like(atom)], outside)[0] for atom in ins]
+    unbound = tuple(name for name in names if name not in walk.scope)
+    if unbound and (unbound == names or form.name not in REDUCTIONS):
+        return _around(walk, eqn, ins, outs_of(eqn), unbound)
+    if unbound:
+        ins = [_around(walk, eqn, [atom], [like(atom)], unbound)[0] for atom in ins]
         names = tuple(name for name in names if name in walk.scope)
     checks.named(form.name, names, walk.where(eqn))
     if names:
@@ -76,20 +76,20 @@ def _over(
     walk: JaxprWalk, eqn: Any, form: Form, ins: list[Atom], names: tuple[str, ...]
 ) -> list[Atom]:
     """Convert a collective over mesh axes."""
-    p, where = eqn.params, walk.where(eqn)
+    p, location = eqn.params, walk.where(eqn)
     axes = tuple(walk.scope[name] for name in names)
     groups = p.get("axis_index_groups")
     groups = tuple(map(tuple, groups)) if groups is not None else None
-    params = {ours: p[theirs] for ours, theirs in form.params.items()}
+    params = {key: p[param] for key, param in form.params.items()}
     if "perm" in params:
-        axes = checks.numbered(axes, walk.scope, where)
-        params["perm"] = checks.permutation(params["perm"], axes, where)
+        axes = checks.numbered(axes, walk.scope, location)
+        params["perm"] = checks.permutation(params["perm"], axes, location)
     if "source" in params:
-        checks.source(params["source"], axes, where)
+        checks.source(params["source"], axes, location)
     for v, out in zip(eqn.invars, eqn.outvars, strict=False):
-        checks.operand(form.name, params, v.aval, out.aval, where)
+        checks.operand(form.name, params, v.aval, out.aval, location)
     if groups is not None:
-        groups = checks.grouped(form.name, groups, axes, where)
+        groups = checks.grouped(form.name, groups, axes, location)
         if not groups:
             return ins
     if form.together:

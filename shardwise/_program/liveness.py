@@ -10,18 +10,18 @@ from .ir import Atom, Op, Var
 def live(ops: list[Op], outs: list[Atom]) -> list[Op]:
     """Return the operations that a result or an effect depends on."""
     used = {id(atom) for atom in outs}
-    kept = []
+    result = []
     for op in reversed(ops):
         if op.effectful or any(id(var) in used for var in op.outs):
             used |= {id(atom) for atom in op.ins}
-            kept.append(op)
-    return kept[::-1]
+            result.append(op)
+    return result[::-1]
 
 
 def dependents(ops: list[Op], sources: Iterable[Var], but: Iterable[Var] = ()) -> set[Atom]:
     """Return these values and all that is computed from them, except through the values `but`."""
-    found: set[Atom] = set(sources)
+    result: set[Atom] = set(sources)
     for op in ops:
-        if not found.isdisjoint(op.ins):
-            found |= set(op.outs) - set(but)
-    return found
+        if not result.isdisjoint(op.ins):
+            result |= set(op.outs) - set(but)
+    return result

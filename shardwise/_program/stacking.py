@@ -50,9 +50,9 @@ def stack_value(atom: Atom, axes: Sequence[Axis]) -> tuple[list[Op], Var]:
     """Return the operations that stack the values of all devices, and the stacked array."""
     value = _var(atom)
     part = Var((1,) * len(axes) + value.shape, value.dtype, value.weak)
-    whole = Var(stacked_shape(axes, value.shape), value.dtype, value.weak)
-    join = Join([part], [whole], _in_front(axes, value.shape))
-    return [Leaf([atom], [part], "reshape", partial(_reshape, part.shape)), join], whole
+    stacked = Var(stacked_shape(axes, value.shape), value.dtype, value.weak)
+    join = Join([part], [stacked], _in_front(axes, value.shape))
+    return [Leaf([atom], [part], "reshape", partial(_reshape, part.shape)), join], stacked
 
 
 def stacked_shape(axes: Sequence[Axis] | None, shape: Sequence[int]) -> tuple[int, ...]:
@@ -90,8 +90,8 @@ def stack_outputs(body: Body, stack_axes: Sequence[StackAxes]) -> Body:
     """Return the program with some results replaced by stacked arrays."""
     ops, outs = list(body.ops), []
     for atom, axes in zip(body.outs, stack_axes, strict=True):
-        more, out = stack_value(atom, axes) if axes else ([], atom)
-        ops += more
+        extra, out = stack_value(atom, axes) if axes else ([], atom)
+        ops += extra
         outs.append(out)
     return Body(body.ins, ops, outs, body.dropped)
 

@@ -32,15 +32,15 @@ class Passes:
         """Mark operations; afterwards `behind` contains all values that the backward pass
         computes."""
         for op in body.ops:
-            own = self.found[id(op)] = _own(op) or self._later(op, behind)
+            kind = self.found[id(op)] = _own(op) or self._later(op, behind)
             for inner, values in pairs(op):
                 # What an iteration of a loop passes to the next is not new in the backward pass:
                 # the parameters that a step has updated go into another forward pass.
-                fresh = {v for outer, v, _ in values[: len(inner.ins)] if outer in behind}
-                marked = {v for v in fresh if isinstance(v, Var)}
+                entering = {v for outer, v, _ in values[: len(inner.ins)] if outer in behind}
+                marked = {v for v in entering if isinstance(v, Var)}
                 self._mark(inner, marked)
                 behind |= {outer for outer, v, _ in values[len(inner.ins) :] if v in marked}  # pyright: ignore[reportAssignmentType]
-            if own == "backward" or (own == "update" and not op.bodies):
+            if kind == "backward" or (kind == "update" and not op.bodies):
                 behind |= set(op.outs)
 
     def _mark_feeders(self, body: Body) -> None:
@@ -61,11 +61,11 @@ class Passes:
 
     def _later(self, op: Op, behind: set[Var]) -> str:
         """Return the pass of an operation that no derivative has marked."""
-        given = [atom for atom in op.ins if isinstance(atom, Var)]
-        if not any(var in behind for var in given):
+        inputs = [atom for atom in op.ins if isinstance(atom, Var)]
+        if not any(var in behind for var in inputs):
             return "forward"
-        again = not all(var in behind for var in given) and op.where in self._forward_places()
-        return "forward" if again else "update"
+        recomputed = not all(var in behind for var in inputs) and op.where in self._forward_places()
+        return "forward" if recomputed else "update"
 
     def _forward_places(self) -> set[Where]:
         """Return the source lines of the forward pass."""
@@ -87,9 +87,9 @@ def kept_for_backward(body: Body, passes: Passes) -> set[Var]:
     Beside `tanh(x)` a forward pass that is differentiated also has `1 - tanh(x)`, say. No line of
     the program speaks of it.
     """
-    found: set[Var] = set()
-    _keep(body, {atom for atom in body.outs if isinstance(atom, Var)}, found, passes)
-    return found
+    kept: set[Var] = set()
+    _keep(body, {atom for atom in body.outs if isinstance(atom, Var)}, kept, passes)
+    return kept
 
 
 def _keep(body: Body, wanted: set[Var], found: set[Var], passes: Passes) -> None:
@@ -103,8 +103,10 @@ def _keep(body: Body, wanted: set[Var], found: set[Var], passes: Passes) -> None
             continue
         for inner, values in pairs(op):
             outs = values[len(inner.ins) :]
-            kept = {v for i, (outer, v, _) in enumerate(outs) if outer in wanted or i < _carry(op)}
-            _keep(inner, {v for v in kept if isinstance(v, Var)}, found, passes)
+            carried = {
+                v for i, (outer, v, _) in enumerate(outs) if outer in wanted or i < _carry(op)
+            }
+            _keep(inner, {v for v in carried if isinstance(v, Var)}, found, passes)
         if op.differentiated:
             found |= {var for var in op.outs if var not in wanted}
         if not found.issuperset(op.outs):
@@ -115,9 +117,9 @@ def _keep(body: Body, wanted: set[Var], found: set[Var], passes: Passes) -> None
 def _unpacked(body: Body, found: set[Var], passes: Passes) -> None:
     """Add what the backward pass computes from nothing but what was kept for it."""
     for op in body.ops:
-        given = [atom for atom in op.ins if isinstance(atom, Var)]
+        inputs = [atom for atom in op.ins if isinstance(atom, Var)]
         if passes.of(op) == "backward":
-            if given and found.issuperset(given):
+            if inputs and found.issuperset(inputs):
                 found |= set(op.outs)
             for inner in op.bodies:
                 _unpacked(inner, found, passes)

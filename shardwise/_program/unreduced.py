@@ -35,11 +35,11 @@ REPLICATING = {"broadcast_in_dim"}
 
 def convert_unreduced(walk: JaxprWalk, eqn: Any, atom: Atom, old_type: Any, new_type: Any) -> Atom:
     """Convert a value from one type to another: run pending reductions, or add some."""
-    before, after = types.unreduced_axes(old_type), types.unreduced_axes(new_type)
-    if before - after:
-        atom = reduce_shares(walk, eqn, atom, old_type, before - after)
-    if after - before:
-        atom = as_shares(walk, eqn, atom, new_type, after - before)
+    old_axes, new_axes = types.unreduced_axes(old_type), types.unreduced_axes(new_type)
+    if old_axes - new_axes:
+        atom = reduce_shares(walk, eqn, atom, old_type, old_axes - new_axes)
+    if new_axes - old_axes:
+        atom = as_shares(walk, eqn, atom, new_type, new_axes - old_axes)
     return atom
 
 
@@ -58,12 +58,12 @@ def as_shares(walk: JaxprWalk, eqn: Any, atom: Atom, aval: Any, names: frozenset
         return atom  # The maximum of the same value everywhere is that value.
     axes = _axes(aval, names)
     inner = walk.within(axes)
-    here = [
+    indices = [
         inner.add(eqn, AxisIndex([], [Var((), jnp.dtype("int32"))], axis))[0]
         for axis in axes.values()
     ]
     out = Var(*_jax.shape_of(aval))
-    return inner.add(eqn, Leaf([atom, *here], [out], "owe", partial(_on_first_device)))[0]
+    return inner.add(eqn, Leaf([atom, *indices], [out], "owe", partial(_on_first_device)))[0]
 
 
 def split_reduced_operands(
@@ -107,14 +107,14 @@ def _cut(
     axes: Mapping[str, Axis],
 ) -> Atom:
     rows = placement(types.spec_of(aval), len(aval.shape), axes)
-    place = tuple(row if d in dims else () for d, row in enumerate(rows))
-    if not any(place):
+    split_axes = tuple(row if d in dims else () for d, row in enumerate(rows))
+    if not any(split_axes):
         return atom
     shape = list(aval.shape)
-    for d, row in enumerate(place):
+    for d, row in enumerate(split_axes):
         for axis in row:
             shape[d] //= axis.size
-    return walk.within(axes).add(eqn, Split([atom], [Var(tuple(shape), aval.dtype)], place))[0]
+    return walk.within(axes).add(eqn, Split([atom], [Var(tuple(shape), aval.dtype)], split_axes))[0]
 
 
 def _axes(aval: Any, names: frozenset[str]) -> dict[str, Axis]:

@@ -51,10 +51,10 @@ def _annotate_op(op: Op, stored: bool) -> None:
             op.meets = axes_of_inputs & frozenset(op.axes)
             _set(op, [axes_of_inputs - frozenset(op.axes)])
         case Collective():
-            over = frozenset(op.axes)
-            op.meets = axes_of_inputs & over
+            axes = frozenset(op.axes)
+            op.meets = axes_of_inputs & axes
             keeps = op.groups is not None or not RULES[op.name].agrees
-            _set(op, [axes_of_inputs | over if keeps else axes_of_inputs - over])
+            _set(op, [axes_of_inputs | axes if keeps else axes_of_inputs - axes])
         case Leaf():
             if op.effectful:
                 op.needs = axes_of_inputs | frozenset(op.scope)
@@ -73,10 +73,10 @@ def _scan(op: Scan, stored: bool) -> list[Axes]:
     consts, carry, xs = _parts(op, op.consts, op.carry)
     while True:
         outs = _annotate(op.body, [*consts, *carry, *xs], stored)
-        grown = [old | new for old, new in zip(carry, outs, strict=False)]
-        if grown == carry:
+        new_carry = [old | new for old, new in zip(carry, outs, strict=False)]
+        if new_carry == carry:
             return [*carry, *outs[op.carry :]]
-        carry = grown
+        carry = new_carry
 
 
 def _while(op: While, stored: bool) -> list[Axes]:
@@ -86,18 +86,18 @@ def _while(op: While, stored: bool) -> list[Axes]:
         outs = _annotate(op.body, [*body_consts, *carry], stored)
         # Devices that may leave the loop at different times differ in all they carry; those that
         # meet inside it have to leave together.
-        apart = decision - communicates(op)
-        grown = [old | new | apart for old, new in zip(carry, outs, strict=True)]
-        if grown == carry:
+        diverging = decision - communicates(op)
+        new_carry = [old | new | diverging for old, new in zip(carry, outs, strict=True)]
+        if new_carry == carry:
             return carry
-        carry = grown
+        carry = new_carry
 
 
 def _cond(op: Cond, stored: bool) -> list[Axes]:
     index, *operands = [atom.axes for atom in op.ins]
     outs = [_annotate(branch, operands, stored) for branch in op.branches]
-    apart = index - communicates(op)
-    return [_union(column) | apart for column in zip(*outs, strict=True)]
+    diverging = index - communicates(op)
+    return [_union(column) | diverging for column in zip(*outs, strict=True)]
 
 
 def annotate_loop(op: Scan) -> None:
@@ -108,9 +108,9 @@ def annotate_loop(op: Scan) -> None:
 
 
 def _nested(op: Op, outs: list[Axes], stored: bool) -> None:
-    inner = [inside for body in op.bodies for inside in body.ops]
-    sources = _union(inside.needs | _made(inside) for inside in inner)
-    op.meets = communicates(op) | _union(inside.meets for inside in inner)
+    inner = [inner_op for body in op.bodies for inner_op in body.ops]
+    sources = _union(inner_op.needs | _made(inner_op) for inner_op in inner)
+    op.meets = communicates(op) | _union(inner_op.meets for inner_op in inner)
     op.needs = op.needs | sources
     _set(op, [axes | (op.needs - op.meets) for axes in outs] if stored else outs)
 
@@ -121,7 +121,7 @@ def _made(op: Op) -> Axes:
 
 def communicates(op: Op) -> Axes:
     """Return the axes of all collectives in the nested bodies of an operation."""
-    inner = [inside for body in op.bodies for inside in body.ops]
+    inner = [inner_op for body in op.bodies for inner_op in body.ops]
     axes = _union(frozenset(i.axes) for i in inner if isinstance(i, Collective))
     return axes | _union(communicates(i) for i in inner)
 

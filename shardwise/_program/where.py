@@ -69,8 +69,8 @@ def place_of(f: Callable[..., Any]) -> Where:
 
 def where_of(*sources: Any) -> Where:
     """Return the user's line of the first of these sources that has one."""
-    places = (choose(_jax.user_frames(source)) for source in sources if source is not None)
-    return next((place for place in places if place.file), NOWHERE)
+    locations = (choose(_jax.user_frames(source)) for source in sources if source is not None)
+    return next((location for location in locations if location.file), NOWHERE)
 
 
 class LazyWhere:
@@ -94,11 +94,11 @@ def caller_of(source: Any, where: Where) -> Where | None:
     frames = list(_jax.user_frames(source)) if source is not None else []
     users = [frame for frame in frames if is_user_file(frame.file)]
     lines = [(frame.file, frame.line) for frame in users]
-    here = (where.file, where.line)
-    if here not in lines:
+    line = (where.file, where.line)
+    if line not in lines:
         return None
-    rest = users[lines.index(here) + 1 :]
-    caller = next((frame for frame in rest if (frame.file, frame.line) != here), None)
+    rest = users[lines.index(line) + 1 :]
+    caller = next((frame for frame in rest if (frame.file, frame.line) != line), None)
     return _where(caller, "") if caller else None
 
 
@@ -109,8 +109,8 @@ def derivatives_of(source: Any) -> list[tuple[str, Where]]:
     directly or through a library.
     """
     derivatives = _jax.derivative_frames(source) if source is not None else ()
-    places = ((name, choose(frames)) for name, frames in derivatives)
-    return [(name, place) for name, place in places if place.file]
+    locations = ((name, choose(frames)) for name, frames in derivatives)
+    return [(name, location) for name, location in locations if location.file]
 
 
 def within(source: Any, function: str) -> bool:
@@ -130,8 +130,8 @@ def choose(frames: Iterable[_jax.Frame]) -> Where:
         if frame.file.startswith(_HERE):
             continue
         if not frame.file.startswith(_jax.LIBRARIES):
-            through = f"{Path(inner.file).stem}.{inner.function}" if inner else ""
-            return _where(frame, through)
+            caller_name = f"{Path(inner.file).stem}.{inner.function}" if inner else ""
+            return _where(frame, caller_name)
         inner = inner or frame
     return _where(inner, "") if inner else NOWHERE
 
@@ -146,21 +146,21 @@ def caller_in(frames: Iterable[_jax.Frame], where: Where) -> Where:
     users = [
         frame for frame in _within_the_program(frames) if not frame.file.startswith(_jax.LIBRARIES)
     ]
-    here = where.file, where.line
-    others = (
+    line = where.file, where.line
+    callers = (
         frame
         for frame in users
-        if (frame.file, frame.line) != here and not frame.file.startswith(_HERE)
+        if (frame.file, frame.line) != line and not frame.file.startswith(_HERE)
     )
-    caller = next(others, None)
+    caller = next(callers, None)
     return _where(caller, "") if caller else NOWHERE
 
 
 def _within_the_program(frames: Iterable[_jax.Frame]) -> list[_jax.Frame]:
     """Return the frames inside the outermost one of shardwise, which traces the program."""
     frames_out = list(frames)
-    ours = [place for place, frame in enumerate(frames_out) if frame.file.startswith(_HERE)]
-    return frames_out[: ours[-1]] if ours else frames_out
+    own_indices = [index for index, frame in enumerate(frames_out) if frame.file.startswith(_HERE)]
+    return frames_out[: own_indices[-1]] if own_indices else frames_out
 
 
 def _where(frame: _jax.Frame, through: str) -> Where:

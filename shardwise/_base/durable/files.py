@@ -60,27 +60,27 @@ def write_whole(path: Path, content: bytes) -> None:
     somebody who is writing now.
     """
     _sweep(path)
-    beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
-    rights = _rights(path)
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    mode = _rights(path)
     created = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-    handle = os.open(beside, created, 0o666 if rights is None else rights)
+    handle = os.open(temporary, created, 0o666 if mode is None else mode)
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(content)
-            if rights is not None:  # which the umask may have taken from
-                os.fchmod(file.fileno(), rights)
-        os.replace(beside, path)
+            if mode is not None:  # which the umask may have taken from
+                os.fchmod(file.fileno(), mode)
+        os.replace(temporary, path)
     except BaseException:
         with suppress(OSError):
-            os.unlink(beside)
+            os.unlink(temporary)
         raise
 
 
 def _sweep(path: Path) -> None:
-    for left in path.parent.glob(f".{_escaped(path.name)}.{'[0-9a-f]' * 8}.tmp"):
+    for leftover in path.parent.glob(f".{_escaped(path.name)}.{'[0-9a-f]' * 8}.tmp"):
         with suppress(OSError):
-            if time.time() - left.lstat().st_mtime > LEFT:
-                left.unlink()
+            if time.time() - leftover.lstat().st_mtime > LEFT:
+                leftover.unlink()
 
 
 def _rights(path: Path) -> int | None:
@@ -96,11 +96,11 @@ def _escaped(text: str) -> str:
 
 def unused(path: Path) -> Path:
     """Return the path, with a number appended if such a file exists."""
-    found, number = path, 1
-    while os.path.lexists(found):
+    candidate, number = path, 1
+    while os.path.lexists(candidate):
         number += 1
-        found = path.with_name(f"{path.name}{number}")
-    return found
+        candidate = path.with_name(f"{path.name}{number}")
+    return candidate
 
 
 class Identity:
@@ -112,15 +112,15 @@ class Identity:
 
     def lost(self) -> str:
         """What became of it, as the end of a sentence; empty while it is still there."""
-        now = _identity(self.path)
-        if now == self._known:
+        identity = _identity(self.path)
+        if identity == self._known:
             return ""
-        return "was deleted or moved" if now is None else "was replaced by another"
+        return "was deleted or moved" if identity is None else "was replaced by another"
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:
         return None
-    return found.st_dev, found.st_ino
+    return status.st_dev, status.st_ino

@@ -98,10 +98,10 @@ if hasattr(os, "register_at_fork"):
 
 def _is_at(handle: int, path: Path) -> bool:
     try:
-        there, here = path.stat(), os.fstat(handle)
+        on_disk, opened = path.stat(), os.fstat(handle)
     except OSError:
         return False
-    return (there.st_dev, there.st_ino) == (here.st_dev, here.st_ino)
+    return (on_disk.st_dev, on_disk.st_ino) == (opened.st_dev, opened.st_ino)
 
 
 def _myself() -> dict[str, Any]:
@@ -115,10 +115,10 @@ def _myself() -> dict[str, Any]:
 
 def _described(content: bytes) -> str:
     try:
-        held = json.loads(content)
+        record = json.loads(content)
         return (
-            f"process {held['process']} on {held['host']} ({held['command'] or 'python'}, "
-            f"since {held['since']})"
+            f"process {record['process']} on {record['host']} ({record['command'] or 'python'}, "
+            f"since {record['since']})"
         )
     except (ValueError, KeyError, TypeError):
         return "another process"

@@ -65,21 +65,21 @@ class Signals:
     @contextmanager
     def at_once(self, *, later: bool = False) -> Iterator[None]:
         """Inside, a signal raises; with `later`, only if the wait does not end by itself soon."""
-        before, self._mode = self._mode, _LATER if later else _AT_ONCE
+        mode, self._mode = self._mode, _LATER if later else _AT_ONCE
         try:
             self.check()
             yield
         finally:
-            self._mode = before
+            self._mode = mode
 
     @contextmanager
     def held(self) -> Iterator[None]:
         """Inside, a signal is noted and nothing more."""
-        before, self._mode = self._mode, _HELD
+        mode, self._mode = self._mode, _HELD
         try:
             yield
         finally:
-            self._mode = before
+            self._mode = mode
 
     def check(self) -> None:
         """Raise if a signal has come."""
@@ -89,24 +89,24 @@ class Signals:
     def end(self, line: str = "") -> NoReturn:
         """Say what was saved and raise what the signal stands for."""
         assert self.signum is not None
-        said = bool(line) and not self.nested
-        if said:
+        reported = bool(line) and not self.nested
+        if reported:
             print(line, file=sys.stderr, flush=True)
         # What was going on when the signal came is of no interest to whoever sent it.
         if self.signum == signal.SIGINT:
-            raise (interrupted(line) if said else KeyboardInterrupt()) from None
+            raise (interrupted(line) if reported else KeyboardInterrupt()) from None
         raise SystemExit(128 + self.signum) from None
 
     def handle(self, signum: int, frame: Any) -> None:
         """What Python calls in the main thread."""
         pressed, self._grace_over = self._grace_over, False
-        again = self.signum is not None and not pressed
+        repeated = self.signum is not None and not pressed
         if self.signum is None:
             self.signum = signum
         self.compiling = is_compiling(frame)
         if _is_swallowing(frame) or (self.compiling and not _interactive()):
             return  # the grace will be over soon, and again
-        impatient = again and signum == signal.SIGINT and _interactive()
+        impatient = repeated and signum == signal.SIGINT and _interactive()
         if self._mode == _AT_ONCE or (pressed and self._mode == _LATER) or impatient:
             self.end()
 
@@ -166,9 +166,9 @@ class _Watch:
 
     def start(self) -> bool:
         """False, and nothing started, if somebody else reads these notes already."""
-        others = signal.set_wakeup_fd(self._writing, warn_on_full_buffer=False)
-        if others != -1:
-            signal.set_wakeup_fd(others)
+        previous = signal.set_wakeup_fd(self._writing, warn_on_full_buffer=False)
+        if previous != -1:
+            signal.set_wakeup_fd(previous)
             self._close()
             return False
         self._thread.start()
@@ -210,13 +210,13 @@ class _Watch:
         """
         if self._over.wait(GRACE):
             return
-        for told in itertools.count():
+        for attempt in itertools.count():
             if self._signals.signum is not None and not self._own:
                 self._own += 1
                 self._signals.press()
             if self._over.wait(PATIENCE - GRACE):
                 return
-            if told == 0:
+            if attempt == 0:
                 name = signal.Signals(number).name
                 last = "the compilation" if self._signals.compiling else "the step"
                 print(
@@ -281,11 +281,11 @@ def stand_in(signals: Signals) -> Iterator[None]:
         signals: Whoever hears them sets its `signum`.
     """
     global _current
-    before, _current = _current, signals
+    previous, _current = _current, signals
     try:
         yield
     finally:
-        _current = before
+        _current = previous
 
 
 def _is_pythons(number: int, handler: Any) -> bool:
@@ -314,9 +314,9 @@ class _Patience:
         self._first = self._first or now
         if not self._asking:
             self._asking = True
-            again = threading.Timer(_ECHO / 3, self._ask)
-            again.daemon = True
-            again.start()
+            timer = threading.Timer(_ECHO / 3, self._ask)
+            timer.daemon = True
+            timer.start()
         elif now - self._first > _ECHO:
             print("interrupted", file=sys.stderr, flush=True)
             os._exit(128 + signum)
@@ -360,9 +360,9 @@ def _before_fork() -> None:
 
 
 def _after_fork() -> None:
-    kept = getattr(_masks, "kept", None)
-    if kept is not None:
-        signal.pthread_sigmask(signal.SIG_SETMASK, kept)
+    mask = getattr(_masks, "kept", None)
+    if mask is not None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 def _in_child() -> None:

@@ -15,10 +15,10 @@ SEAL = "crc"
 
 def checksum(*parts: Any) -> int:
     """Return the checksum of bytes, or of contiguous buffers, one after another."""
-    found = 0
+    crc = 0
     for part in parts:
-        found = zlib.crc32(part, found)
-    return found
+        crc = zlib.crc32(part, crc)
+    return crc
 
 
 def seal(facts: dict[str, Any], key: str = "") -> dict[str, Any]:

@@ -40,7 +40,7 @@ def environment(folder: Path, more: Mapping[str, tuple[str, str]] | None = None)
         folder: The folder.
         more: Further colours, light and dark.
     """
-    made = Environment(
+    env = Environment(
         loader=FileSystemLoader([folder, Path(__file__).parent]),
         autoescape=True,
         undefined=StrictUndefined,
@@ -48,7 +48,7 @@ def environment(folder: Path, more: Mapping[str, tuple[str, str]] | None = None)
         lstrip_blocks=True,
     )
     palette = COLORS | dict(more or {})
-    made.globals["themes"] = [
+    env.globals["themes"] = [
         Markup("".join(f"--{name}:{pair[k]};" for name, pair in palette.items())) for k in (0, 1)
     ]
-    return made
+    return env

@@ -93,10 +93,10 @@ class SimulatedProgram:
         with under(self.mesh):  # the rule of a custom_vjp is traced here, where one is dead
             body = self._build(self.jaxpr, shares_in=shares_in, shares_out=shares_out)
         body = unstack_inputs(body, self.given)
-        kept = choose_stack_axes(body, self._wanted)
-        body = stack_outputs(body, kept)
+        stack_axes = choose_stack_axes(body, self._wanted)
+        body = stack_outputs(body, stack_axes)
         annotate(body)
-        return body, kept
+        return body, stack_axes
 
     @property
     def body(self) -> Body:
@@ -106,7 +106,7 @@ class SimulatedProgram:
     @property
     def kept(self) -> tuple[StackAxes, ...]:
         """Return the axes in front of each result."""
-        if any(one == "every" for one in self._wanted):
+        if any(axes == "every" for axes in self._wanted):
             return self._parts[1]
         return self._wanted  # pyright: ignore[reportReturnType]
 
@@ -141,11 +141,11 @@ class SimulatedProgram:
     @functools.cached_property
     def effects(self) -> set[Any]:
         """Return its side effects."""
-        own = _jax.without_axes(_jax.open_jaxpr(self.jaxpr).effects)
+        effects = _jax.without_axes(_jax.open_jaxpr(self.jaxpr).effects)
         # A tangent program that JAX only wants to transpose need not be one that can be run.
         with contextlib.suppress(UnsupportedError):
-            own |= {_jax.MAY_DEADLOCK} if self.watch.sites else set()
-        return own
+            effects |= {_jax.MAY_DEADLOCK} if self.watch.sites else set()
+        return effects
 
     def function(self, *args: Any) -> list[Any]:
         """Evaluate the program as JAX sees it, to be traced. Constants come first in `args`."""
@@ -161,12 +161,12 @@ class SimulatedProgram:
         try:
             return list(_jax.evaluate(self.transformed, args[:count], args[count:]))
         except NotImplementedError as error:
-            found = _jax.NO_DERIVATIVE.search(text_of(error))
-            if found is None:
+            match = _jax.NO_DERIVATIVE.search(text_of(error))
+            if match is None:
                 raise
-            sent = [op for op in walk(self.body.ops) if isinstance(op, Collective)]
-            places = (str(op.where) for op in sent if op.name == found["name"])
-            raise no_derivative(found["name"], next(places, "")) from error
+            collectives = [op for op in walk(self.body.ops) if isinstance(op, Collective)]
+            locations = (str(op.where) for op in collectives if op.name == match["name"])
+            raise no_derivative(match["name"], next(locations, "")) from error
 
     def drop_dead(self) -> None:
         """Drop unused operations, as in `build`: JAX may be unable to transform one of them."""
@@ -176,8 +176,8 @@ class SimulatedProgram:
     def run(self, args: Sequence[Any], pace: Pace) -> tuple[list[Any], Divergence | None]:
         """Run the lowered program; results have the types that JAX gives them, weak types
         included."""
-        outs, trouble = execute(self.body, args, self.watch, pace)
-        return list(map(_jax.cast, outs, self.avals)), trouble
+        outs, divergence = execute(self.body, args, self.watch, pace)
+        return list(map(_jax.cast, outs, self.avals)), divergence
 
     def compiled(self, pace: Pace) -> Callable[..., Any]:
         """Return the lowered program, compiled."""
@@ -256,8 +256,8 @@ def derive(
                 jaxpr = jax.make_jaxpr(lambda *args: f(*args))(*avals)
                 _refuse_closed_over(jaxpr.consts)
             count = len(_jax.open_jaxpr(jaxpr).outvars)
-            made, consts = _without_refs(jaxpr, given=given, wanted=wanted(count))
-        program.derived[key] = made, consts, note()
+            derived, consts = _without_refs(jaxpr, given=given, wanted=wanted(count))
+        program.derived[key] = derived, consts, note()
     return program.derived[key]
 
 

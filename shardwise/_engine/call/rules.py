@@ -41,23 +41,25 @@ def call(program: SimulatedProgram, pace: Pace, args: Sequence[Any]) -> list[Any
 
 def _run(*args: Any, program: SimulatedProgram, pace: Pace) -> list[Any]:
     with under(None):  # a simulated program runs on no mesh
-        outs, trouble = program.compiled(pace)(*map(types.unplaced, args))
+        outs, divergence = program.compiled(pace)(*map(types.unplaced, args))
     mesh = types.mesh_in_use(args)
     outs = [
         types.put_on_mesh(out, aval, mesh) for out, aval in zip(outs, program.avals, strict=True)
     ]
-    if trouble is not None and int(trouble.site):
-        raise explain_trouble(program.watch.sites, int(trouble.site), np.asarray(trouble.ways))
+    if divergence is not None and int(divergence.site):
+        raise explain_trouble(
+            program.watch.sites, int(divergence.site), np.asarray(divergence.ways)
+        )
     return outs
 
 
 def _stage(*args: Any, program: SimulatedProgram, pace: Pace) -> list[Any]:
-    given = [jax.typeof(x) for x in args]
+    arg_types = [jax.typeof(x) for x in args]
     with types.unchecked():  # a shard_map around knows nothing of the program's own values
-        outs, trouble = program.run(tuple(map(types.replicated, args)), pace)
-    avals = types.types_in_trace(program.avals, given)
+        outs, divergence = program.run(tuple(map(types.replicated, args)), pace)
+    avals = types.types_in_trace(program.avals, arg_types)
     outs = [types.resharded(out, aval) for out, aval in zip(outs, avals, strict=True)]
-    if trouble is None:
+    if divergence is None:
         return outs
     _jax.surface(DeadlockError, _recognise)
 
@@ -68,7 +70,7 @@ def _stage(*args: Any, program: SimulatedProgram, pace: Pace) -> list[Any]:
             raise error
         return np.int32(0)
 
-    checked = io_callback(tell, jax.ShapeDtypeStruct((), jnp.int32), *trouble)
+    checked = io_callback(tell, jax.ShapeDtypeStruct((), jnp.int32), *divergence)
     # No result leaves before the callback has had its say.
     *outs, _ = lax.optimization_barrier((*outs, checked))
     return list(outs)
@@ -94,11 +96,11 @@ def _jvp(
 ) -> tuple[list[Any], list[Any]]:
     moving = tuple(t is not None for t in tangents)
     directions = [t for t in tangents if t is not None]
-    way = _jvp_in_two_calls if any(map(_jax.is_unknown, directions)) else _jvp_in_one_call
-    results = way(program, moving, pace, *primals, *directions)
+    differentiate = _jvp_in_two_calls if any(map(_jax.is_unknown, directions)) else _jvp_in_one_call
+    results = differentiate(program, moving, pace, *primals, *directions)
     smooth = _differentiable(program)
-    found = iter(results[len(smooth) :])
-    return results[: len(smooth)], [next(found) if real else None for real in smooth]
+    derivatives = iter(results[len(smooth) :])
+    return results[: len(smooth)], [next(derivatives) if real else None for real in smooth]
 
 
 def _jvp_in_one_call(
@@ -117,7 +119,7 @@ def _jvp_in_one_call(
         outs, tangents = jax.jvp(f, tuple(_select(primals, moving)), tuple(directions))
         return outs, _select(tangents, smooth)
 
-    made, consts, _ = derive(
+    derived, consts, _ = derive(
         program,
         ("jvp", moving),
         push,
@@ -126,8 +128,10 @@ def _jvp_in_one_call(
         [*program.given, *_select(program.given, moving)],
         lambda _: [*program.kept, *_select(program.kept, smooth)],
     )
-    made.parts = lambda pace, *args: _jvp_in_two_calls(program, moving, pace, *args[len(consts) :])
-    return call(made, pace, [*consts, *args])
+    derived.parts = lambda pace, *args: _jvp_in_two_calls(
+        program, moving, pace, *args[len(consts) :]
+    )
+    return call(derived, pace, [*consts, *args])
 
 
 def _split(*, program: SimulatedProgram, pace: Pace) -> Callable[..., list[Any]] | None:
@@ -140,28 +144,28 @@ def _jvp_in_two_calls(
     """Compute a forward derivative in two calls; the first one can run before tangents are
     known."""
     smooth = _differentiable(program)
-    own = len(smooth)
+    count = len(smooth)
     primals, directions = args[: len(moving)], args[len(moving) :]
-    made, consts, tree = _forward(program, moving, primals)
-    residual_axes = made.kept[own:]
-    results = call(made, pace, [*consts, *primals])
-    outs, residuals = results[:own], results[own:]
+    derived, consts, tree = _forward(program, moving, primals)
+    residual_axes = derived.kept[count:]
+    results = call(derived, pace, [*consts, *primals])
+    outs, residuals = results[:count], results[count:]
 
     def linear(*args: Any) -> list[Any]:
         residuals, directions = args[: len(residual_axes)], args[len(residual_axes) :]
         out = jax.tree.unflatten(tree, residuals)(*directions)
         return _select(out, smooth)
 
-    made, consts, _ = derive(
+    derived, consts, _ = derive(
         program,
         ("linear", moving),
         linear,
         [*residuals, *directions],
-        [*made.results[own:], *_tangents(program, moving)],
+        [*derived.results[count:], *_tangents(program, moving)],
         [*residual_axes, *_select(program.given, moving)],
         lambda _: _select(program.kept, smooth),
     )
-    return [*outs, *call(made, pace, [*consts, *residuals, *directions])]
+    return [*outs, *call(derived, pace, [*consts, *residuals, *directions])]
 
 
 def _differentiable(program: SimulatedProgram) -> tuple[bool, ...]:
@@ -184,12 +188,12 @@ def _forward(
         return outs, residuals
 
     def wanted(count: int) -> list[WantedAxes]:
-        more: list[WantedAxes] = ["every"] * (count - len(program.kept))
-        return [*program.kept, *more]
+        extra: list[WantedAxes] = ["every"] * (count - len(program.kept))
+        return [*program.kept, *extra]
 
     name = ("forward", moving)
-    seen = program.arguments
-    return derive(program, name, forward, primals, seen, program.given, wanted, lambda: tree)
+    avals = program.arguments
+    return derive(program, name, forward, primals, avals, program.given, wanted, lambda: tree)
 
 
 def _tangents(program: SimulatedProgram, moving: Sequence[bool]) -> list[Any]:
@@ -206,31 +210,33 @@ def _transpose(
     pace: Pace,
 ) -> list[Any]:
     linear = tuple(aval is not None for aval in avals)
-    still = [not is_linear for is_linear in linear]
-    known = _select(args, still)
-    like = _select(program.arguments, linear)
+    constant = [not is_linear for is_linear in linear]
+    constants = _select(args, constant)
+    inputs = _select(program.arguments, linear)
     used = tuple(cotangent is not None for cotangent in cotangents)
     moving = _select(cotangents, used)
 
     def backward(*args: Any) -> Any:
-        rest = iter(args[: len(known)])
+        rest = iter(args[: len(constants)])
         fixed = [None if is_linear else next(rest) for is_linear in linear]
         whole = _with_fixed(program, linear, fixed)
-        return types.transpose_linear(lambda *x: _select(whole(*x), used), like, args[len(known) :])
+        return types.transpose_linear(
+            lambda *x: _select(whole(*x), used), inputs, args[len(constants) :]
+        )
 
-    made, consts, _ = derive(
+    derived, consts, _ = derive(
         program,
         ("transpose", linear, used),
         backward,
-        [*known, *moving],
+        [*constants, *moving],
         [
-            *_select(program.arguments, still),
+            *_select(program.arguments, constant),
             *(a.to_ct_aval() for a in _select(program.results, used)),
         ],
-        [*_select(program.given, still), *_select(program.kept, used)],
+        [*_select(program.given, constant), *_select(program.kept, used)],
         lambda _: _select(program.given, linear),
     )
-    outs = iter(call(made, pace, [*consts, *known, *moving]))
+    outs = iter(call(derived, pace, [*consts, *constants, *moving]))
     return [next(outs) if is_linear else None for is_linear in linear]
 
 
@@ -240,9 +246,9 @@ def _with_fixed(
     """Return the program as a function of some arguments, with the others fixed."""
 
     def f(*values: Any) -> list[Any]:
-        it = iter(values)
+        remaining = iter(values)
         return program.function(
-            *[next(it) if m else arg for m, arg in zip(moving, fixed, strict=True)]
+            *[next(remaining) if m else arg for m, arg in zip(moving, fixed, strict=True)]
         )
 
     return f
@@ -258,26 +264,26 @@ def _vmap(
         x if dim is None or not depth else jnp.moveaxis(x, dim, depth)
         for x, dim, depth in zip(args, dims, depths, strict=True)
     ]
-    whole = [
+    outer_dims = [
         dim if dim is None or not depth else depth for dim, depth in zip(dims, depths, strict=True)
     ]
     dims = tuple(
         dim if dim is None or not depth else 0 for dim, depth in zip(dims, depths, strict=True)
     )
     batches = map(types.unstacked, map(jax.typeof, args), depths)
-    same: dict[int, Any] = {}
+    untouched: dict[int, Any] = {}
 
     def one(*args: Any) -> list[Any]:
         outs = program.function(*args)
         # What the batch does not touch stays as it is: JAX cannot batch all that it can leave.
-        same.update(_jax.untouched(outs))
-        return [out for i, out in enumerate(outs) if i not in same]
+        untouched.update(_jax.untouched(outs))
+        return [out for i, out in enumerate(outs) if i not in untouched]
 
     def batched(*args: Any) -> list[Any]:
         rest = iter(jax.vmap(one, in_axes=dims, **axis.options)(*args))
-        return [same[i] if i in same else next(rest) for i in range(len(program.kept))]
+        return [untouched[i] if i in untouched else next(rest) for i in range(len(program.kept))]
 
-    made, consts, still = derive(
+    derived, consts, unbatched = derive(
         program,
         ("vmap", dims, axis),
         batched,
@@ -285,13 +291,15 @@ def _vmap(
         list(map(types.batched, program.arguments, batches, dims)),
         program.given,
         lambda _: program.kept,
-        lambda: frozenset(same),
+        lambda: frozenset(untouched),
     )
     depths = [len(axes or ()) for axes in program.kept]
     if program.parts is not None:
-        made.parts = partial(_batch_parts, program.parts, len(consts), whole, axis, depths, still)
-    outs = call(made, pace, [*consts, *args])
-    return outs, [None if i in still else depth for i, depth in enumerate(depths)]
+        derived.parts = partial(
+            _batch_parts, program.parts, len(consts), outer_dims, axis, depths, unbatched
+        )
+    outs = call(derived, pace, [*consts, *args])
+    return outs, [None if i in unbatched else depth for i, depth in enumerate(depths)]
 
 
 def _batch_parts(
@@ -316,7 +324,7 @@ def _batch_parts(
 
 
 def _select(values: Sequence[T], which: Sequence[bool]) -> list[T]:
-    return [value for value, wanted in zip(values, which, strict=True) if wanted]
+    return [value for value, is_selected in zip(values, which, strict=True) if is_selected]
 
 
 simulate_p = call_primitive(

@@ -62,8 +62,8 @@ def _sum_under_vmap(joint: Joint) -> Any:
             if op.name not in RULES:
                 return op.run(*arrays)[0]
             shared = 1 if op.name == "scatter-add" else 0
-            others = map(stack, op.ins[shared:], arrays[shared:])
-            return RULES[op.name](op, *arrays[:shared], *others)
+            operands = map(stack, op.ins[shared:], arrays[shared:])
+            return RULES[op.name](op, *arrays[:shared], *operands)
 
         return _run(joint, arrays, run), False
 
@@ -103,13 +103,13 @@ def _conv(op: Leaf, lhs: Any, rhs: Any) -> Any:
     by one for a convolution with groups of the batch: XLA computes those for all pairs of groups.
     """
     size, features = len(lhs), lhs.shape[1 + op.params["dimension_numbers"].lhs_spec[1]]
-    few = 1 if op.params["batch_group_count"] > 1 else max(1, FEATURES // max(1, features))
-    at_once = max(k for k in range(1, size + 1) if size % k == 0 and k <= few)
+    limit = 1 if op.params["batch_group_count"] > 1 else max(1, FEATURES // max(1, features))
+    at_once = max(k for k in range(1, size + 1) if size % k == 0 and k <= limit)
     if at_once == size or not on_host():
         return _conv_in_one(op, lhs, rhs)
     parts = [lax.reshape(x, (size // at_once, at_once, *x.shape[1:])) for x in (lhs, rhs)]
     start = lax.full(op.outs[0].shape, 0, wide(op.outs[0].dtype))
-    return lax.scan(lambda sum, two: (sum + _conv_in_one(op, *two), None), start, parts)[0]
+    return lax.scan(lambda sum, pair: (sum + _conv_in_one(op, *pair), None), start, parts)[0]
 
 
 FEATURES = 64

@@ -39,44 +39,44 @@ def _scan(op: Scan, ins: list[Value], axes: Axes, cx: Context) -> list[Value]:
     second = op.consts + op.carry
     consts, init, xs = ins[: op.consts], ins[op.consts : second], ins[second:]
     carried = op.outs[: op.carry]
-    places = [_along(value.dims, axes) for value in xs]
+    placements = [_along(value.dims, axes) for value in xs]
     watched = cx.watch.concerns(op.body.ops)
-    inside = dataclasses.replace(cx, pace=cx.pace.within(max(1, op.length)))
+    inner = dataclasses.replace(cx, pace=cx.pace.within(max(1, op.length)))
     grown = _pairs(op.body.outs[: op.carry], op.body.ins[op.consts : second])
 
     def step(state: Any, turn: Any) -> tuple[Any, dict[int, Value]]:
-        carry, totals, trouble = state
+        carry, totals, divergence = state
         number, arrays = turn
-        now = [stacked(a, place) for a, place in zip(arrays, places, strict=True)]
-        ins = [*consts, *_unpack(carry, carried, axes), *now]
-        outs, new = _run(op.body, ins, axes, inside, grown)
-        trouble = first_of([trouble, new]) if watched else None
+        slices = [stacked(a, placement) for a, placement in zip(arrays, placements, strict=True)]
+        ins = [*consts, *_unpack(carry, carried, axes), *slices]
+        outs, new = _run(op.body, ins, axes, inner, grown)
+        divergence = first_of([divergence, new]) if watched else None
         rows = dict(enumerate(outs[op.carry :]))
         totals = {k: _add_row(total, rows.pop(k), number) for k, total in totals.items()}
-        return (_pack(outs[: op.carry], carried, axes), totals, trouble), rows
+        return (_pack(outs[: op.carry], carried, axes), totals, divergence), rows
 
     stacks = op.outs[op.carry :]
     totals = {k: cx.adding[var] for k, var in enumerate(stacks) if op.length and var in cx.adding}
     start = (_pack(init, carried, axes), totals, cx.watch.no_divergence() if watched else None)
     timed = [
-        jnp.moveaxis(value.spread(place), len(place), 0)
-        for value, place in zip(xs, places, strict=True)
+        jnp.moveaxis(value.spread(placement), len(placement), 0)
+        for value, placement in zip(xs, placements, strict=True)
     ]
     numbers = jnp.arange(op.length, dtype=jnp.int32) if totals else None
-    (carry, totals, trouble), ys = lax.scan(
+    (carry, totals, divergence), ys = lax.scan(
         step, start, (numbers, timed), length=op.length, reverse=op.reverse, unroll=op.unroll
     )
-    _record(cx, trouble)
-    made = {k: Value(total) for k, total in totals.items()}
+    _record(cx, divergence)
+    results = {k: Value(total) for k, total in totals.items()}
     for k, y in ys.items():
-        made[k] = Value(y.array, {axis: d + 1 for axis, d in y.dims.items()})
-    return [*_unpack(carry, carried, axes), *(made[k] for k in range(len(stacks)))]
+        results[k] = Value(y.array, {axis: d + 1 for axis, d in y.dims.items()})
+    return [*_unpack(carry, carried, axes), *(results[k] for k in range(len(stacks)))]
 
 
 def _add_row(total: Any, row: Value, number: Any) -> Any:
     """Add to a row of a total; XLA does it in place."""
-    now = lax.dynamic_index_in_dim(total, number, keepdims=False)
-    return lax.dynamic_update_index_in_dim(total, now + widen(row.array), number, 0)
+    current = lax.dynamic_index_in_dim(total, number, keepdims=False)
+    return lax.dynamic_update_index_in_dim(total, current + widen(row.array), number, 0)
 
 
 def _while(op: While, ins: list[Value], axes: Axes, cx: Context) -> list[Value]:
@@ -85,36 +85,36 @@ def _while(op: While, ins: list[Value], axes: Axes, cx: Context) -> list[Value]:
     (test,) = op.cond.outs
     batched = isinstance(test, Var) and test.shape != ()
     watched = cx.watch.concerns([op])
-    inside = dataclasses.replace(cx, pace=cx.pace.within(SEVERAL))
+    inner = dataclasses.replace(cx, pace=cx.pace.within(SEVERAL))
 
     def decide(carry: list[Any]) -> tuple[Any, Value, Divergence | None]:
         state = _unpack(carry, op.outs, axes)
-        (decision,), trouble = _run(op.cond, [*cond_consts, *state], axes, inside)
+        (decision,), divergence = _run(op.cond, [*cond_consts, *state], axes, inner)
         go = _any(decision) if batched else decision
-        return go.first(), decision, _divergence(op, go, trouble, cx) if watched else None
+        return go.first(), decision, _divergence(op, go, divergence, cx) if watched else None
 
     def body(state: Any) -> Any:
         _, decision, carry, old = state
-        outs, met = _run(op.body, [*body_consts, *_unpack(carry, op.outs, axes)], axes, inside)
+        outs, nested = _run(op.body, [*body_consts, *_unpack(carry, op.outs, axes)], axes, inner)
         later = _pack(outs, op.outs, axes)
         if batched:
             rows = zip(later, carry, op.outs, strict=True)
             later = [_where(decision, new, old, axes, var) for new, old, var in rows]
-        go, decision, trouble = decide(later)
-        if trouble is None:
+        go, decision, divergence = decide(later)
+        if divergence is None:
             return go, decision if batched else None, later, None
-        trouble = first_of([old, met, trouble])
+        divergence = first_of([old, nested, divergence])
         # On a real mesh the loop would hang here.
-        return go & (trouble.site == 0), decision if batched else None, later, trouble
+        return go & (divergence.site == 0), decision if batched else None, later, divergence
 
     carry = _pack(init, op.outs, axes)
-    go, decision, trouble = decide(carry)
-    if trouble is not None:
-        go = go & (trouble.site == 0)
-    _, _, carry, trouble = lax.while_loop(
-        lambda state: state[0], body, (go, decision if batched else None, carry, trouble)
+    go, decision, divergence = decide(carry)
+    if divergence is not None:
+        go = go & (divergence.site == 0)
+    _, _, carry, divergence = lax.while_loop(
+        lambda state: state[0], body, (go, decision if batched else None, carry, divergence)
     )
-    _record(cx, trouble)
+    _record(cx, divergence)
     return _unpack(carry, op.outs, axes)
 
 
@@ -132,8 +132,8 @@ def _any(decision: Value) -> Value:
 def _where(decision: Value, new: Any, old: Any, axes: Axes, var: Var) -> Any:
     """Under `vmap` an element that is done keeps its value."""
     along = _along(var.axes, axes)
-    go = decision.spread(along)
-    return jnp.where(go.reshape(go.shape + (1,) * (new.ndim - go.ndim)), new, old)
+    active = decision.spread(along)
+    return jnp.where(active.reshape(active.shape + (1,) * (new.ndim - active.ndim)), new, old)
 
 
 def _cond(op: Cond, ins: list[Value], axes: Axes, cx: Context) -> list[Value]:
@@ -142,14 +142,14 @@ def _cond(op: Cond, ins: list[Value], axes: Axes, cx: Context) -> list[Value]:
 
     def branch(body: Body) -> Any:
         def take(operands: list[Value]) -> tuple[list[Any], Divergence | None]:
-            outs, trouble = _run(body, operands, axes, cx)
-            return _pack(outs, op.outs, axes), trouble if watched else None
+            outs, divergence = _run(body, operands, axes, cx)
+            return _pack(outs, op.outs, axes), divergence if watched else None
 
         return take
 
     choice = index.first()
-    outs, trouble = lax.switch(choice, [branch(body) for body in op.branches], operands)
-    _record(cx, _divergence(op, index, trouble, cx))
+    outs, divergence = lax.switch(choice, [branch(body) for body in op.branches], operands)
+    _record(cx, _divergence(op, index, divergence, cx))
     return _unpack(outs, op.outs, axes)
 
 
@@ -173,8 +173,8 @@ def _divergence(
     """Return the divergence inside, or that of the decision here."""
     if not decision.dims or id(op) not in cx.watch.number:
         return trouble
-    here = cx.watch.compare(op, decision, cx.coords)
-    return here if trouble is None else first_of([here, trouble])
+    divergence = cx.watch.compare(op, decision, cx.coords)
+    return divergence if trouble is None else first_of([divergence, trouble])
 
 
 def _pairs(outs: Sequence[Atom], ins: Sequence[Var]) -> dict[Var, Var]:

@@ -37,11 +37,11 @@ def reverse_weights_in_place(ops: Sequence[Op], watch: Watch) -> list[Op]:
 
 
 def _changed(ops: Sequence[Op], watch: Watch, change: Change) -> list[Op]:
-    makers = {var: op for op in ops for var in op.outs}
+    producers = {var: op for op in ops for var in op.outs}
     out: list[Op] = []
     for op in ops:
         if _convolves(op):
-            out += change(op, makers)
+            out += change(op, producers)
         elif not watch.concerns([op]) and any(map(_convolves, walk([op]))):
             out.append(with_bodies(op, partial(_body, watch, change)))
         else:
@@ -59,32 +59,34 @@ def _body(watch: Watch, change: Change, body: Body) -> Body:
 
 def _reversing(op: Leaf, makers: dict[Var, Op]) -> list[Op]:
     lhs, rhs = op.ins
-    made = makers.get(rhs) if isinstance(rhs, Var) else None
-    if not isinstance(made, Leaf) or made.name != "rev":
+    producer = makers.get(rhs) if isinstance(rhs, Var) else None
+    if not isinstance(producer, Leaf) or producer.name != "rev":
         return [op]
-    reverse, convolve = made.run, op.run
+    reverse, convolve = producer.run, op.run
 
     def run(lhs: Any, weights: Any) -> list[Any]:
         return convolve(lhs, *reverse(weights))
 
-    return [dataclasses.replace(op, ins=[lhs, *made.ins], run=run)]
+    return [dataclasses.replace(op, ins=[lhs, *producer.ins], run=run)]
 
 
 def _ordered(op: Leaf, _: dict[Var, Op]) -> list[Op]:
     orders = _jax.unordered(op.params, like(op.ins[1]).shape)
     if orders is None or op.primitive is None:
         return [op]
-    (lhs, rhs), (made,) = op.ins, op.outs
+    (lhs, rhs), (conv_out,) = op.ins, op.outs
     left, right = _like(lhs, orders.left), _like(rhs, orders.right)
-    there = like(made)
-    there.axes = made.axes
-    there.shape = tuple(made.shape[orders.after.index(d)] for d in range(len(made.shape)))
+    reordered = like(conv_out)
+    reordered.axes = conv_out.axes
+    reordered.shape = tuple(
+        conv_out.shape[orders.after.index(d)] for d in range(len(conv_out.shape))
+    )
     params = op.params | {"dimension_numbers": orders.numbers}
     return [
         _transpose(op, lhs, left, orders.left),
         _transpose(op, rhs, right, orders.right),
-        _leaf(op, [left, right], there, op.name, op.primitive, params),
-        _transpose(op, there, made, orders.after),
+        _leaf(op, [left, right], reordered, op.name, op.primitive, params),
+        _transpose(op, reordered, conv_out, orders.after),
     ]
 
 

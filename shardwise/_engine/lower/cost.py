@@ -77,16 +77,16 @@ def footprint(ops: Sequence[Op], keep: Sequence[Var] = ()) -> int:
             if isinstance(atom, Var):
                 last[atom] = max(index, last.get(atom, 0))
     alive: set[Var] = set()
-    now = peak = 0
+    live_bytes = peak = 0
     for index, op in enumerate(ops):
         nested = max((footprint(body.ops) for body in op.bodies), default=0)
         alive.update(op.outs)
-        now += sum(var.bytes for var in op.outs)
-        peak = max(peak, now + nested)
+        live_bytes += sum(var.bytes for var in op.outs)
+        peak = max(peak, live_bytes + nested)
         for atom in {*op.ins, *op.outs}:
             if isinstance(atom, Var) and atom in alive and last.get(atom, index) <= index:
                 alive.remove(atom)
-                now -= atom.bytes
+                live_bytes -= atom.bytes
     return peak
 
 
@@ -110,19 +110,19 @@ FUSED = 0.25
 
 def seconds(machine: Machine, job: LoopCost, at_once: int) -> float:
     """Estimate the duration of a loop, each time it runs."""
-    held = job.held(at_once)
+    memory = job.held(at_once)
     per_second = _rate(machine.bytes, at_once * job.own + job.totals)
     iteration = 3 * job.totals / per_second + 2 * machine.start
     for work in _costs(job.ops, job.axis, 1):
         rates = machine.half_products if work.half else machine.products
         count = at_once * work.products
         product = max(count / _rate(rates, count), machine.fill) if count else 0.0
-        moved = (at_once * work.moving + work.fixed) / per_second
-        iteration += work.times * (work.starts * machine.start + max(product, moved))
+        traffic = (at_once * work.moving + work.fixed) / per_second
+        iteration += work.times * (work.starts * machine.start + max(product, traffic))
     size = job.axis.size
-    fresh = machine.fresh * held / job.runs if held > machine.kept else 0.0
+    allocation = machine.fresh * memory / job.runs if memory > machine.kept else 0.0
     moves = _moves(machine, job, per_second) if at_once < size else 0.0
-    return size / at_once * iteration + fresh + moves
+    return size / at_once * iteration + allocation + moves
 
 
 def _moves(machine: Machine, job: LoopCost, per_second: float) -> float:
@@ -132,8 +132,8 @@ def _moves(machine: Machine, job: LoopCost, per_second: float) -> float:
     before.
     """
     size = job.axis.size
-    of_all = _rate(machine.bytes, size * (job.sliced + job.kept))
-    return size * ((job.sliced + 2 * job.kept) / of_all + (job.sliced + job.kept) / per_second)
+    rate = _rate(machine.bytes, size * (job.sliced + job.kept))
+    return size * ((job.sliced + 2 * job.kept) / rate + (job.sliced + job.kept) / per_second)
 
 
 def _rate(rates: Rates, size: float) -> float:
@@ -158,14 +158,14 @@ def _costs(ops: Sequence[Op], axis: Axis, times: int) -> Iterator[OperationCost]
 def _cost(op: Leaf, axis: Axis, times: int, joined: bool = False) -> OperationCost:
     """Return the cost of one operation; if `joined`, of one result for all devices at once."""
     products = _products(op)
-    made = sum(var.bytes for var in op.outs)
+    written = sum(var.bytes for var in op.outs)
     if not products:
-        moved = int(made * 2 * FUSED)
+        traffic = int(written * 2 * FUSED)
         return OperationCost(
-            times, 0.0, False, 0 if joined else moved, moved if joined else 0, FUSED
+            times, 0.0, False, 0 if joined else traffic, traffic if joined else 0, FUSED
         )
     shares = [(atom.bytes, axis in atom.axes) for atom in op.ins if isinstance(atom, Var)]
-    shares.append((made, not joined))
+    shares.append((written, not joined))
     moving = sum(size for size, moves in shares if moves)
     fixed = sum(size for size, moves in shares if not moves)
     half = op.outs[0].dtype.itemsize < 4

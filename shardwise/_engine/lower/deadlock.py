@@ -60,12 +60,12 @@ class Watch:
 
     def compare(self, op: Op, decision: Value, coords: dict[Axis, Any]) -> Divergence:
         """Return a divergence if the decision differs along any of its axes."""
-        ways = decision.array.astype(jnp.int32)
-        apart = jnp.any(ways != decision.first().astype(jnp.int32))
+        branches = decision.array.astype(jnp.int32)
+        differs = jnp.any(branches != decision.first().astype(jnp.int32))
         everywhere = decision.spread([axis for axis in op.scope if axis in decision.dims])
         full = _place(everywhere.astype(jnp.int32), op.scope, decision, coords)
         padded = jnp.full(self.size, -1, jnp.int32).at[: full.size].set(full.reshape(-1))
-        site = jnp.where(apart, self.number[id(op)], 0).astype(jnp.int32)
+        site = jnp.where(differs, self.number[id(op)], 0).astype(jnp.int32)
         return Divergence(site, padded)
 
 
@@ -75,8 +75,8 @@ def _place(ways: Any, scope: Sequence[Axis], decision: Value, coords: dict[Axis,
     ways = ways.reshape(shape)
     for dim, axis in enumerate(scope):
         if axis in coords:
-            own = [-1 if d == dim else 1 for d in range(len(scope))]
-            line = jnp.arange(axis.size, dtype=jnp.int32).reshape(own)
+            line_shape = [-1 if d == dim else 1 for d in range(len(scope))]
+            line = jnp.arange(axis.size, dtype=jnp.int32).reshape(line_shape)
             ways = jnp.where(line == coords[axis], ways, -1)
     return jnp.broadcast_to(ways, [axis.size for axis in scope])
 
@@ -107,7 +107,7 @@ def explain_trouble(
     op = found[site - 1]
     shape = tuple(axis.size for axis in op.scope)
     grid = np.asarray(ways)[: _count(op.scope)].reshape(shape)
-    groups = {int(way): grid == way for way in np.unique(grid) if way >= 0}
+    groups = {int(branch): grid == branch for branch in np.unique(grid) if branch >= 0}
     if _agrees_in_groups(op, grid):
         return UnsupportedError(
             explain_error(
@@ -118,9 +118,11 @@ def explain_trouble(
                 remedy="take the decision for all groups, or move the collective out of it.",
             )
         )
-    arrivals = {way: _waits(op, way) for way in groups}
-    lines = [_line(op.scope, mask, arrivals[way], _way(op, way)) for way, mask in groups.items()]
-    first = next(way for way in groups if arrivals[way])
+    arrivals = {branch: _waits(op, branch) for branch in groups}
+    lines = [
+        _line(op.scope, mask, arrivals[branch], _way(op, branch)) for branch, mask in groups.items()
+    ]
+    first = next(branch for branch in groups if arrivals[branch])
     absent = ~groups[first] & (grid >= 0)
     head = (
         f"{devices(op.scope, groups[first])} at {arrivals[first]}, "
@@ -144,10 +146,10 @@ def _remedy(op: Op, reached: Collective | None) -> str:
             "predicate)."
         )
     names = [axis.name for axis in reached.axes]
-    over = repr(names[0] if len(names) == 1 else tuple(names))
+    axes = repr(names[0] if len(names) == 1 else tuple(names))
     return (
-        f"run as many iterations everywhere: return lax.pmax(predicate, {over}) from the condition "
-        f"of a while_loop, or give a fori_loop lax.pmax(upper, {over}); then all devices continue "
+        f"run as many iterations everywhere: return lax.pmax(predicate, {axes}) from the condition "
+        f"of a while_loop, or give a fori_loop lax.pmax(upper, {axes}); then all devices continue "
         "until the last one is done."
     )
 
@@ -177,26 +179,26 @@ def _way(op: Op, way: int) -> str:
 
 
 def _line(scope: Sequence[Axis], mask: np.ndarray, waits: Collective | None, way: str) -> str:
-    at = f"to {waits}" if waits else "no collective"
-    return f"{devices(scope, mask, verb=False)}: {way}, {at}"
+    target = f"to {waits}" if waits else "no collective"
+    return f"{devices(scope, mask, verb=False)}: {way}, {target}"
 
 
 def devices(scope: Sequence[Axis], mask: np.ndarray, verb: bool = True) -> str:
     """Format coordinates: `device {data: 0} is`, `devices {data: 1..3} are`."""
-    where = np.argwhere(mask)
+    coordinates = np.argwhere(mask)
     parts = []
     for dim, axis in enumerate(scope):
-        values = sorted({int(row[dim]) for row in where})
+        values = sorted({int(row[dim]) for row in coordinates})
         parts.append(f"{axis.name}: {_ranges(values)}")
-    one = len(where) == 1
-    box = math.prod(len({int(row[d]) for row in where}) for d in range(len(scope)))
+    single = len(coordinates) == 1
+    box = math.prod(len({int(row[d]) for row in coordinates}) for d in range(len(scope)))
     text = "{" + ", ".join(parts) + "}"
-    if box != len(where):
+    if box != len(coordinates):
         text = ", ".join(
             "{" + ", ".join(f"{a.name}: {int(i)}" for a, i in zip(scope, row, strict=True)) + "}"
-            for row in where[:8]
-        ) + (f" and {len(where) - 8} more" if len(where) > 8 else "")
-    return f"device{'' if one else 's'} {text}" + (" is" if one else " are") * verb
+            for row in coordinates[:8]
+        ) + (f" and {len(coordinates) - 8} more" if len(coordinates) > 8 else "")
+    return f"device{'' if single else 's'} {text}" + (" is" if single else " are") * verb
 
 
 def _ranges(values: list[int]) -> str:
@@ -214,10 +216,10 @@ def _ranges(values: list[int]) -> str:
 
 def _agrees_in_groups(op: Op, grid: np.ndarray) -> bool:
     """Return whether the branches differ only between the groups of the collectives inside."""
-    inside = [c for body in op.bodies for c in collectives_in(body.ops)]
-    if not all(c.groups for c in inside):
+    collectives = [c for body in op.bodies for c in collectives_in(body.ops)]
+    if not all(c.groups for c in collectives):
         return False
-    for c in inside:
+    for c in collectives:
         dims = [op.scope.index(axis) for axis in c.axes]
         lines = np.moveaxis(grid, dims, range(len(dims))).reshape(_count(c.axes), -1)
         for group in c.groups or ():

@@ -26,14 +26,14 @@ def delay_moves(ops: Sequence[Op], keep: Iterable[Var], watch: Watch) -> list[Op
     """Move such operations after the reductions, in loops too."""
     ops = [_loop(op, watch) if isinstance(op, Scan) else op for op in ops]
     uses = count_uses(ops, keep)
-    makers = {var: op for op in ops for var in op.outs}
+    producers = {var: op for op in ops for var in op.outs}
     out: list[Op] = []
-    gone: set[int] = set()
+    removed: set[int] = set()
     for op in ops:
-        moves = _movable(op, makers, uses)
-        gone.update(map(id, moves))
+        moves = _movable(op, producers, uses)
+        removed.update(map(id, moves))
         out += _exchanged(op, moves) if isinstance(op, Collective) and moves else [op]
-    return [op for op in out if id(op) not in gone]
+    return [op for op in out if id(op) not in removed]
 
 
 def _loop(op: Scan, watch: Watch) -> Scan:

@@ -53,10 +53,10 @@ def split_runs(ops: Sequence[Op], keep: Sequence[Var]) -> Iterator[CopiedRun | S
             yield part
             continue
         uses = uses or count_uses(ops, keep)
-        within = count_uses(part, ())
-        made = [var for op in part for var in op.outs]
-        wanted = [var for var in made if uses.get(var, 0) > within.get(var, 0)]
-        yield CopiedRun([op for op in part if isinstance(op, Leaf | BlockSum)], wanted)
+        uses_inside = count_uses(part, ())
+        outputs = [var for op in part for var in op.outs]
+        needed = [var for var in outputs if uses.get(var, 0) > uses_inside.get(var, 0)]
+        yield CopiedRun([op for op in part if isinstance(op, Leaf | BlockSum)], needed)
 
 
 def _equations(op: Op) -> Sequence[Leaf]:
@@ -66,5 +66,5 @@ def _equations(op: Op) -> Sequence[Leaf]:
 
 
 def _is_equation(op: Op) -> bool:
-    known = isinstance(op, Leaf | BlockSum)
-    return known and all(leaf.primitive is not None for leaf in _equations(op))
+    is_leaf = isinstance(op, Leaf | BlockSum)
+    return is_leaf and all(leaf.primitive is not None for leaf in _equations(op))

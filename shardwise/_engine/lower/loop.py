@@ -52,18 +52,18 @@ class ShardLoop:
     def run(self) -> None:
         """Run it; afterwards `env` has what is kept and the results of the folds."""
         self.watched = self.cx.watch.concerns(self.ops)
-        taken = reads(self.ops)
-        self.fixed = {v: self.env[v] for v in taken if self.axis not in self.env[v].dims}
-        self.moving = [v for v in taken if v not in self.fixed]
+        inputs = reads(self.ops)
+        self.fixed = {v: self.env[v] for v in inputs if self.axis not in self.env[v].dims}
+        self.moving = [v for v in inputs if v not in self.fixed]
         self.size, self.pace = self.cx.pace.chunk(self._job())
         self.over = self._overwritten()
-        outs, totals, trouble = self._all()
+        outs, totals, divergence = self._all()
         for var, out in zip(self.keep, outs, strict=True):
             self.env[var] = stacked(out.array, [self.axis], out.dims)
         for fold, total in zip(self.folds, totals, strict=True):
             self.env[fold.op.outs[0]] = self._finish(fold, total)
-        if trouble is not None:
-            self.cx.troubles.append(trouble)
+        if divergence is not None:
+            self.cx.troubles.append(divergence)
 
     def _job(self) -> LoopCost:
         sliced = sum(var.bytes for var in self.moving)
@@ -80,8 +80,8 @@ class ShardLoop:
             local[var] = Value(array, self.env[var].dims_without(self.axis))
         adding = self._adding(totals)
         inner = self.cx.at(self.axis, index, self.pace, self._summing(), adding, batched)
-        wanted = [fold.operand for fold in self.folds]
-        self.cx.run(self.ops, self.rest, local, [*self.keep, *wanted], inner)
+        operands = [fold.operand for fold in self.folds]
+        self.cx.run(self.ops, self.rest, local, [*self.keep, *operands], inner)
         parts = [local[fold.operand].spread(self._along(fold)) for fold in self.folds]
         outs = [local[var] for var in self.keep]
         return outs, parts, inner.trouble() if self.watched else None
@@ -107,16 +107,16 @@ class ShardLoop:
         self, index: Any, totals: list[Any] | None = None, stacks: Sequence[Any] = ()
     ) -> tuple[list[Value], list[Any], Any]:
         slices = [value.at(self.axis, index).array for value in self._values(stacks)]
-        outs, parts, trouble = self._shard(index, slices, totals, batched=False)
-        return outs, [widen(part) for part in parts], trouble
+        outs, parts, divergence = self._shard(index, slices, totals, batched=False)
+        return outs, [widen(part) for part in parts], divergence
 
     def _many(
         self, start: Any, size: int, totals: list[Any] | None = None, stacks: Sequence[Any] = ()
     ) -> tuple[list[Value], list[Any], Any]:
-        whole = size == self.axis.size
+        whole_axis = size == self.axis.size
         dims = [self.env[v].dims[self.axis] for v in self.moving]
         blocks = [
-            value.array if whole else value.block(self.axis, start, size)
+            value.array if whole_axis else value.block(self.axis, start, size)
             for value in self._values(stacks)
         ]
         index = start + jnp.arange(size, dtype=jnp.int32)
@@ -127,8 +127,8 @@ class ShardLoop:
             out_axes=(0, summed, 0),
             axis_name=self._block,
         )
-        outs, parts, trouble = shards(index, blocks, totals)
-        return outs, parts, None if trouble is None else first_in(trouble)
+        outs, parts, divergence = shards(index, blocks, totals)
+        return outs, parts, None if divergence is None else first_in(divergence)
 
     def _values(self, stacks: Sequence[Any]) -> list[Value]:
         """Return the values that differ between shards."""
@@ -139,13 +139,13 @@ class ShardLoop:
         self, stacks: Sequence[Any], outs: Sequence[Value], start: Any
     ) -> tuple[list[Any], list[Value]]:
         """Write results into their stacks at a position; return the other results."""
-        made = dict(zip(self.keep, outs, strict=True))
-        parts = [made.pop(var).array for var in self.over]
+        results = dict(zip(self.keep, outs, strict=True))
+        parts = [results.pop(var).array for var in self.over]
         if self.size == 1:
             parts = [lax.expand_dims(part, (0,)) for part in parts]
         update = lax.dynamic_update_slice_in_dim
         new = [update(stack, part, start, 0) for stack, part in zip(stacks, parts, strict=True)]
-        return new, [*made.values()]
+        return new, [*results.values()]
 
     def _total(self, fold: Fold, part: Any) -> Any:
         return part if fold.within else reduce(fold.name, part)
@@ -155,41 +155,41 @@ class ShardLoop:
     def _all(self) -> tuple[list[Value], list[Any], Any]:
         n, size = self.axis.size, self.size
         if n == 1:
-            outs, parts, trouble = self._one(np.int32(0))
-            totals = [self._alone(*both) for both in zip(self.folds, parts, strict=True)]
-            return [_in_front(out) for out in outs], totals, trouble
+            outs, parts, divergence = self._one(np.int32(0))
+            totals = [self._alone(*pair) for pair in zip(self.folds, parts, strict=True)]
+            return [_in_front(out) for out in outs], totals, divergence
         if size == n:
-            outs, parts, trouble = self._many(0, n)
-            return outs, list(map(self._total, self.folds, parts)), trouble
-        full, left = divmod(n, size)
+            outs, parts, divergence = self._many(0, n)
+            return outs, list(map(self._total, self.folds, parts)), divergence
+        full, remainder = divmod(n, size)
         start = self._starts()
-        calm = self.cx.watch.no_divergence() if self.watched else None
+        no_divergence = self.cx.watch.no_divergence() if self.watched else None
         stacks = [self.env[old].array for old in self.over.values()]
 
         def step(carry: Any, block: Any) -> tuple[Any, list[Value]]:
-            totals, stacks, trouble = carry
+            totals, stacks, divergence = carry
             if size == 1:
                 outs, parts, new = self._one(block, totals, stacks)
             else:
                 outs, parts, new = self._many(block * size, size, totals, stacks)
             stacks, outs = self._write(stacks, outs, block * size)
-            return (self._add(totals, parts), stacks, _join(trouble, new)), outs
+            return (self._add(totals, parts), stacks, _join(divergence, new)), outs
 
         blocks = jnp.arange(full, dtype=jnp.int32)
-        (totals, stacks, trouble), outs = lax.scan(step, (start, stacks, calm), blocks)
+        (totals, stacks, divergence), outs = lax.scan(step, (start, stacks, no_divergence), blocks)
         if size > 1:
             outs = [Value(_flat(out.array), out.dims) for out in outs]
-        if left:
-            more, parts, new = self._many(full * size, left, totals, stacks)
-            stacks, more = self._write(stacks, more, full * size)
-            totals, trouble = self._add(totals, parts), _join(trouble, new)
+        if remainder:
+            tail, parts, new = self._many(full * size, remainder, totals, stacks)
+            stacks, tail = self._write(stacks, tail, full * size)
+            totals, divergence = self._add(totals, parts), _join(divergence, new)
             outs = [
                 Value(lax.concatenate([a.array, b.array], 0), a.dims)
-                for a, b in zip(outs, more, strict=True)
+                for a, b in zip(outs, tail, strict=True)
             ]
         rest, written = iter(outs), dict(zip(self.over, stacks, strict=True))
         outs = [Value(written[var]) if var in written else next(rest) for var in self.keep]
-        return outs, totals, trouble
+        return outs, totals, divergence
 
     def _overwritten(self) -> dict[Var, Var]:
         """Return the values that overwrite a stack, and which one; shapes and dtypes must match."""
@@ -208,7 +208,7 @@ class ShardLoop:
         return part if left_out else alone(fold.name, part)
 
     def _add(self, totals: list[Any], parts: list[Any]) -> list[Any]:
-        return [self._sum(*three) for three in zip(self.folds, totals, parts, strict=True)]
+        return [self._sum(*terms) for terms in zip(self.folds, totals, parts, strict=True)]
 
     def _sum(self, fold: Fold, total: Any, part: Any) -> Any:
         if fold.by_rows:
@@ -227,10 +227,10 @@ class ShardLoop:
         def start(name: str, shape: tuple[int, ...], dtype: Any) -> Any:
             return lax.full(shape, identity(name, dtype))
 
-        lead = ((*(axis.size for axis in self._along(fold)),) for fold in self.folds)
+        leading = ((*(axis.size for axis in self._along(fold)),) for fold in self.folds)
         return [
             start(fold.name, (*sizes, *fold.operand.shape), fold.operand.dtype)
-            for fold, sizes in zip(self.folds, lead, strict=True)
+            for fold, sizes in zip(self.folds, leading, strict=True)
         ]
 
     def _finish(self, fold: Fold, total: Any) -> Value:

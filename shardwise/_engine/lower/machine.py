@@ -48,11 +48,11 @@ def _measure() -> Machine:
         rates = itertools.accumulate((_rate(width, dtype) for width in widths), max)
         return tuple(zip((2.0 * width**3 for width in widths), rates, strict=True))
 
-    moved = tuple((4.0 * count, _moved(count, max(counts) // count)) for count in counts)
+    transfers = tuple((4.0 * count, _moved(count, max(counts) // count)) for count in counts)
     return Machine(
         products=products(jnp.float32),
         half_products=products(jnp.bfloat16),
-        bytes=moved,
+        bytes=transfers,
         fresh=_fresh(max(counts)) if host else 0.0,
         kept=KEPT,
         start=2e-6 if host else 4e-6,

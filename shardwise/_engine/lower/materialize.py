@@ -37,15 +37,15 @@ def _broadcasts(op: Op) -> bool:
     """Return whether this repeats an array, not a scalar, for all devices alike."""
     if not isinstance(op, Leaf) or op.name != "broadcast_in_dim" or op.needs:
         return False
-    taken = op.ins[0]
-    return isinstance(taken, Var) and math.prod(taken.shape) > 1
+    operand = op.ins[0]
+    return isinstance(operand, Var) and math.prod(operand.shape) > 1
 
 
 def _materialized(op: Op) -> Op:
     assert isinstance(op, Leaf)
-    made = op.run
+    compute = op.run
 
     def run(*args: Any) -> list[Any]:
-        return list(lax.optimization_barrier(tuple(made(*args))))
+        return list(lax.optimization_barrier(tuple(compute(*args))))
 
     return dataclasses.replace(op, run=run)

@@ -39,16 +39,16 @@ def stages(ops: Sequence[Op], axis: Axis) -> list[Stage]:
     out: list[Stage] = []
     level: dict[Var, int] = {}
     for op in ops:
-        now = max((level.get(atom, 0) for atom in op.ins if isinstance(atom, Var)), default=0)
-        while len(out) <= now:
+        depth = max((level.get(atom, 0) for atom in op.ins if isinstance(atom, Var)), default=0)
+        while len(out) <= depth:
             out.append(Stage())
         meets = axis in op.meets
-        stage = out[now]
+        stage = out[depth]
         (stage.meetings if meets else stage.inside if axis in op.needs else stage.outside).append(
             op
         )
         for var in op.outs:
-            level[var] = now + meets
+            level[var] = depth + meets
     return out
 
 
@@ -95,8 +95,8 @@ class Joint:
     @property
     def ins(self) -> list[Atom]:
         """Return the inputs, each once."""
-        made = {var for op in self.ops for var in op.outs}
-        return list(dict.fromkeys(a for op in self.ops for a in op.ins if a not in made))
+        outputs = {var for op in self.ops for var in op.outs}
+        return list(dict.fromkeys(a for op in self.ops for a in op.ins if a not in outputs))
 
 
 @dataclasses.dataclass(eq=False)
@@ -112,12 +112,12 @@ class BlockSum(Op):
 
 def folds(stage: Stage, axis: Axis, inner: list[Op], uses: dict[Var, int]) -> list[Fold]:
     """Return the collectives that a loop can fold; add to `inner` what they need inside it."""
-    makers = {var: op for op in stage.inside for var in op.outs}
-    known = {var: op for op in stage.outside for var in op.outs} | makers
-    found = []
+    producers = {var: op for op in stage.inside for var in op.outs}
+    all_producers = {var: op for op in stage.outside for var in op.outs} | producers
+    result = []
     replaced: set[int] = set()
     for op in stage.meetings:
-        if not isinstance(op, Collective) or op.groups is not None or op.ins[0] not in makers:
+        if not isinstance(op, Collective) or op.groups is not None or op.ins[0] not in producers:
             continue
         operand = op.ins[0]
         assert isinstance(operand, Var)
@@ -125,34 +125,34 @@ def folds(stage: Stage, axis: Axis, inner: list[Op], uses: dict[Var, int]) -> li
         name = "psum" if scatters else op.name
         if name not in primitives.REDUCTIONS or not foldable(name, operand.dtype):
             continue
-        rest = tuple(other for other in op.axes if other != axis)
+        rest = tuple(op_axis for op_axis in op.axes if op_axis != axis)
         if one_by_one(name, operand.dtype) and rest:
             continue
-        within, maker, by_rows = None, makers[operand], False
+        inner_sum, producer, by_rows = None, producers[operand], False
         if rest or not sums_in_blocks(name, operand.dtype):
             pass
-        elif _is_carried(maker, operand):
-            within = _in_loop(operand, maker)
-        elif _is_stacked_output(maker, operand, uses):
-            by_rows = maker.needs == {axis} and not maker.meets
-            within = _in_loop(operand, maker)
-            if within is None and by_rows:
-                within, loop = _into_loop(op, operand, maker, axis)
-                inner[:] = [loop if other is maker else other for other in inner]
-                makers.update(dict.fromkeys(loop.outs, loop))
-                known |= makers
+        elif _is_carried(producer, operand):
+            inner_sum = _in_loop(operand, producer)
+        elif _is_stacked_output(producer, operand, uses):
+            by_rows = producer.needs == {axis} and not producer.meets
+            inner_sum = _in_loop(operand, producer)
+            if inner_sum is None and by_rows:
+                inner_sum, loop = _into_loop(op, operand, producer, axis)
+                inner[:] = [loop if inner_op is producer else inner_op for inner_op in inner]
+                producers.update(dict.fromkeys(loop.outs, loop))
+                all_producers |= producers
         if rest:
             operand = _reduce_rest(op, operand, rest, inner)
-        if within is None and sums_in_blocks(name, operand.dtype):
-            joint = None if rest else joint_of(operand, known, uses, axis)
-            within = block_sum(op, operand, joint)
-            (operand,) = within.outs
+        if inner_sum is None and sums_in_blocks(name, operand.dtype):
+            joint = None if rest else joint_of(operand, all_producers, uses, axis)
+            inner_sum = block_sum(op, operand, joint)
+            (operand,) = inner_sum.outs
             replaced |= {id(op) for op in joint.ops} if joint else set()
-            inner.append(within)
-        found.append(Fold(op, operand, name, within, by_rows))
+            inner.append(inner_sum)
+        result.append(Fold(op, operand, name, inner_sum, by_rows))
     if replaced:
         inner[:] = [op for op in inner if id(op) not in replaced]
-    return found
+    return result
 
 
 def is_grown(var: Var, stage: Stage, uses: dict[Var, int], carried: dict[Var, Var]) -> bool:
@@ -181,8 +181,8 @@ def _is_stacked_output(maker: Op, operand: Var, uses: dict[Var, int]) -> TypeGua
     """Return whether a value is a stacked output of a loop, with a single use."""
     if not isinstance(maker, Scan) or uses.get(operand) != 1:
         return False
-    place = maker.outs.index(operand)
-    return place >= maker.carry and isinstance(maker.body.outs[place], Var)
+    index = maker.outs.index(operand)
+    return index >= maker.carry and isinstance(maker.body.outs[index], Var)
 
 
 def _is_carried(maker: Op, operand: Var) -> TypeGuard[Scan]:
@@ -192,28 +192,28 @@ def _is_carried(maker: Op, operand: Var) -> TypeGuard[Scan]:
 
 def _in_loop(operand: Var, maker: Scan) -> BlockSum | None:
     """Return the block sum in a loop that computes the operand of a fold, or its increments."""
-    place = maker.outs.index(operand)
-    made = {maker.body.outs[place]}
-    if place < maker.carry:
-        carried = maker.body.ins[maker.consts + place]
-        adds = (op for op in maker.body.ops if made.issuperset(op.outs) and carried in op.ins)
-        made = {atom for op in adds for atom in op.ins}
-    sums = (op for op in maker.body.ops if isinstance(op, BlockSum) and made.issuperset(op.outs))
+    index = maker.outs.index(operand)
+    targets = {maker.body.outs[index]}
+    if index < maker.carry:
+        carried = maker.body.ins[maker.consts + index]
+        adds = (op for op in maker.body.ops if targets.issuperset(op.outs) and carried in op.ins)
+        targets = {atom for op in adds for atom in op.ins}
+    sums = (op for op in maker.body.ops if isinstance(op, BlockSum) and targets.issuperset(op.outs))
     return next(sums, None)
 
 
 def _into_loop(op: Collective, operand: Var, maker: Scan, axis: Axis) -> tuple[BlockSum, Scan]:
     """Return a new block sum in a loop that computes the operand of a fold, and the new loop."""
-    ops, outs, place = maker.body.ops, [*maker.body.outs], maker.outs.index(operand)
-    row = outs[place]
+    ops, outs, index = maker.body.ops, [*maker.body.outs], maker.outs.index(operand)
+    row = outs[index]
     assert isinstance(row, Var)
     uses = count_uses(ops, [atom for atom in outs if isinstance(atom, Var)])
-    joint = joint_of(row, {var: each for each in ops for var in each.outs}, uses, axis)
-    within = block_sum(op, row, joint)
-    (outs[place],) = within.outs
-    gone = {id(each) for each in joint.ops} if joint else set()
-    ops = [*(each for each in ops if id(each) not in gone), within]
-    return within, dataclasses.replace(maker, body=Body(maker.body.ins, ops, outs))
+    joint = joint_of(row, {var: inner_op for inner_op in ops for var in inner_op.outs}, uses, axis)
+    inner_sum = block_sum(op, row, joint)
+    (outs[index],) = inner_sum.outs
+    removed = {id(inner_op) for inner_op in joint.ops} if joint else set()
+    ops = [*(inner_op for inner_op in ops if id(inner_op) not in removed), inner_sum]
+    return inner_sum, dataclasses.replace(maker, body=Body(maker.body.ins, ops, outs))
 
 
 def block_sum(op: Collective, operand: Var, joint: Joint | None) -> BlockSum:
@@ -221,9 +221,9 @@ def block_sum(op: Collective, operand: Var, joint: Joint | None) -> BlockSum:
     out = Var(operand.shape, operand.dtype)
     out.axes = operand.axes
     ins: list[Atom] = joint.ins if joint else [operand]
-    made = BlockSum(ins, [out], joint, scope=op.scope, source=op.source, calls=op.calls)
-    made.needs = operand.axes
-    return made
+    result = BlockSum(ins, [out], joint, scope=op.scope, source=op.source, calls=op.calls)
+    result.needs = operand.axes
+    return result
 
 
 def _reduce_rest(op: Collective, operand: Var, rest: tuple[Axis, ...], inner: list[Op]) -> Var:
@@ -285,9 +285,9 @@ def _is_joined(op: Leaf, makers: dict[Var, Op], axis: Axis) -> bool:
             summed = op.params["feature_group_count"] == 1  # over all features of all devices
             return summed and all(atom.axes == {axis} for atom in op.ins)
         case "scatter-add":
-            operand, *others = op.ins
-            places = op.params["dimension_numbers"].scatter_dims_to_operand_dims
-            fits = places and all(atom.axes <= {axis} for atom in others)
+            operand, *rest = op.ins
+            dims = op.params["dimension_numbers"].scatter_dims_to_operand_dims
+            fits = dims and all(atom.axes <= {axis} for atom in rest)
             return bool(fits) and is_zero(operand, makers)
     return False
 
@@ -316,10 +316,10 @@ def count_uses(ops: Sequence[Op], keep: Iterable[Var]) -> dict[Var, int]:
 
 def reads(ops: Sequence[Op]) -> list[Var]:
     """Return the values that a list reads and does not compute, each once."""
-    made = {var for op in ops for var in op.outs}
-    seen: dict[Var, None] = {}
+    computed = {var for op in ops for var in op.outs}
+    inputs: dict[Var, None] = {}
     for op in ops:
         for atom in op.ins:
-            if isinstance(atom, Var) and atom not in made:
-                seen[atom] = None
-    return list(seen)
+            if isinstance(atom, Var) and atom not in computed:
+                inputs[atom] = None
+    return list(inputs)

@@ -92,13 +92,13 @@ class _Stages:
     def is_read_before(self, var: Var, level: int) -> bool:
         """Return whether a stage before that one reads a value."""
         return any(
-            each < level for reads in (self.reads, self.fixed) for each in reads.get(var, ())
+            stage < level for reads in (self.reads, self.fixed) for stage in reads.get(var, ())
         )
 
     def is_kept(self, var: Var, level: int) -> bool:
         """Return whether a value has to be kept up to that stage in any case."""
-        fixed = any(each >= level for each in self.fixed.get(var, ()))
-        return fixed or any(each > level for each in self.reads.get(var, ()))
+        fixed = any(stage >= level for stage in self.fixed.get(var, ()))
+        return fixed or any(stage > level for stage in self.reads.get(var, ()))
 
     def bytes(self, var: Var) -> int:
         """Return the bytes of a value on all devices."""
@@ -140,22 +140,24 @@ class _StageSearch:
         """Go through the operations that compute the kept values once; return whether any moved."""
         heap = self._makers(self.kept)
         heapq.heapify(heap)
-        seen: set[int] = set()
-        known = len(self.made)
+        visited: set[int] = set()
+        count = len(self.made)
         while heap:
             number, op = heapq.heappop(heap)
-            if number not in seen:
-                seen.add(number)
-                for each in self._makers(self._take(op)):
-                    heapq.heappush(heap, each)
-        return len(self.made) > known
+            if number not in visited:
+                visited.add(number)
+                for entry in self._makers(self._take(op)):
+                    heapq.heappush(heap, entry)
+        return len(self.made) > count
 
     def _makers(self, values: Iterable[Var]) -> list[tuple[int, Op]]:
         """Return the operations of older stages for these values; the last has the smallest
         number."""
         plan = self.plan
-        makers = [plan.makers[var] for var in values if var in plan.makers and self._is_older(var)]
-        return [(-plan.number[id(op)], op) for op in makers]
+        producers = [
+            plan.makers[var] for var in values if var in plan.makers and self._is_older(var)
+        ]
+        return [(-plan.number[id(op)], op) for op in producers]
 
     def _is_older(self, var: Var) -> bool:
         return self.plan.level.get(var, self.level) < self.level
@@ -167,31 +169,31 @@ class _StageSearch:
 
     def _take(self, op: Op) -> set[Var]:
         """Compute an operation here if that is better; return the values to look at next."""
-        before = any(self.plan.is_read_before(var, self.level) for var in op.outs)
+        read_before = any(self.plan.is_read_before(var, self.level) for var in op.outs)
         cheap = _is_cheap(op)
-        if before and not cheap:
+        if read_before and not cheap:
             return set()
-        sources, made = self._sources(op.ins)
+        sources, computed = self._sources(op.ins)
         if not self.made.intersection(op.outs):
-            spared, cost = self._cost(self.kept.intersection(op.outs)), self._cost(sources)
-            better = cost < spared or (cost == spared > 0 and cheap)
-            if not better or len(made) + before > self.more:
+            saved, cost = self._cost(self.kept.intersection(op.outs)), self._cost(sources)
+            better = cost < saved or (cost == saved > 0 and cheap)
+            if not better or len(computed) + read_before > self.more:
                 return set()
-            self.more -= len(made) + before
+            self.more -= len(computed) + read_before
         self.known.clear()
         self.kept = (self.kept - {*op.outs}) | sources
-        self.made |= {*op.outs} | made
-        if before:
+        self.made |= {*op.outs} | computed
+        if read_before:
             self.again.append(op)
         else:
             self.plan.move(op, self.level)
-        return sources | made
+        return sources | computed
 
     def _sources(self, atoms: Iterable[Atom], far: int = 0) -> Sources:
         """Return what has to be kept so that these values can be computed here, and what is
         computed."""
-        found = [self._source(var, far) for var in _vars(atoms)]
-        return set().union(*(kept for kept, _ in found)), set().union(*(made for _, made in found))
+        pairs = [self._source(var, far) for var in _vars(atoms)]
+        return set().union(*(keep for keep, _ in pairs)), set().union(*(new for _, new in pairs))
 
     def _source(self, var: Var, far: int) -> Sources:
         if not self._is_older(var) or var in self.kept or var in self.made:
@@ -200,11 +202,11 @@ class _StageSearch:
             return {var}, set()
         if var not in self.known:
             self.known[var] = {var}, set()
-            maker = self.plan.makers.get(var)
-            if maker is not None and _is_cheap(maker) and far < FAR:
-                further, made = self._sources(maker.ins, far + 1)
-                if self._cost(further) <= self._cost([var]):
-                    self.known[var] = further, made | {var}
+            producer = self.plan.makers.get(var)
+            if producer is not None and _is_cheap(producer) and far < FAR:
+                sources, computed = self._sources(producer.ins, far + 1)
+                if self._cost(sources) <= self._cost([var]):
+                    self.known[var] = sources, computed | {var}
         return self.known[var]
 
     def _finish(self) -> None:
@@ -212,10 +214,10 @@ class _StageSearch:
         for op in self.again:
             self.plan.add(op, self.level)
         ops = sorted(self.stage.inside, key=lambda op: self.plan.number[id(op)])
-        again = set(map(id, self.again))
+        copies = set(map(id, self.again))
         for var in new:  # what is left is read here no more
-            self.plan.reads[var] = [at for at in self.plan.reads[var] if at != self.level]
-        self.stage.inside = [_renamed(op, new, id(op) in again) for op in ops]
+            self.plan.reads[var] = [level for level in self.plan.reads[var] if level != self.level]
+        self.stage.inside = [_renamed(op, new, id(op) in copies) for op in ops]
 
 
 Sources = tuple[set[Var], set[Var]]

@@ -30,18 +30,18 @@ SHORTEST, LONGEST = 3, 300
 def loop(loop: ShardLoop) -> None:
     """Run a loop; afterwards its `env` has what is kept and the results of the folds."""
     cx = loop.cx
-    few = len(loop.ops) <= LONGEST
-    if cx.repeats is None or cx.coords or not few or cx.watch.concerns(loop.ops):
+    short = len(loop.ops) <= LONGEST
+    if cx.repeats is None or cx.coords or not short or cx.watch.concerns(loop.ops):
         loop.run()
         return
-    taken = reads(loop.ops)
-    what = _of_loop(loop, taken)
+    inputs = reads(loop.ops)
+    key = _of_loop(loop, inputs)
     outs = [*loop.keep, *(fold.op.outs[0] for fold in loop.folds)]
 
     def run(env: Env) -> None:
         dataclasses.replace(loop, env=env, cx=cx.fresh()).run()
 
-    _run(run, what, taken, outs, loop.env, cx)
+    _run(run, key, inputs, outs, loop.env, cx)
 
 
 BLOCK = 12
@@ -53,11 +53,11 @@ REGULAR = 0.9
 
 def blocks(row: Sequence[Stage]) -> Iterator[Sequence[Stage]]:
     """Split consecutive stages into blocks that repeat, if there is a pattern."""
-    kinds = [tuple(_kind(op) for op in (*one.inside, *one.meetings)) for one in row]
+    kinds = [tuple(_kind(op) for op in (*stage.inside, *stage.meetings)) for stage in row]
     size = 1
     for period in range(1, BLOCK + 1) if len(row) >= 4 * BLOCK else ():
-        again = sum(map(operator.eq, kinds, kinds[period:]))
-        if again >= REGULAR * len(row):
+        repeats = sum(map(operator.eq, kinds, kinds[period:]))
+        if repeats >= REGULAR * len(row):
             size = period * (BLOCK // period)
             break
     return (row[i : i + size] for i in range(0, len(row), size))
@@ -72,15 +72,15 @@ def flat(
     run: Callable[[Env], None],
 ) -> None:
     """Run stages without a loop, and their collectives; scalars in them may differ."""
-    known = all(isinstance(op, Leaf | Collective) for op in ops)
-    if cx.repeats is None or cx.coords or not known or len(ops) < SHORTEST:
+    supported = all(isinstance(op, Leaf | Collective) for op in ops)
+    if cx.repeats is None or cx.coords or not supported or len(ops) < SHORTEST:
         run(env)
         return
-    taken: list[Var | Lit] = list(reads(ops))
-    taken += dict.fromkeys(atom for op in ops for atom in op.ins if _is_number(atom))
-    found, number = _of_ops(ops, taken)
-    what = found and (found, tuple(axes), tuple(number[var] for var in keep))
-    _run(run, what, taken, keep, env, cx)
+    inputs: list[Var | Lit] = list(reads(ops))
+    inputs += dict.fromkeys(atom for op in ops for atom in op.ins if _is_number(atom))
+    ops_key, number = _of_ops(ops, inputs)
+    key = ops_key and (ops_key, tuple(axes), tuple(number[var] for var in keep))
+    _run(run, key, inputs, keep, env, cx)
 
 
 def _run(
@@ -93,9 +93,9 @@ def _run(
         return
 
     def repeated(values: list[Value]) -> list[Value]:
-        own: Env = dict(zip(ins, values, strict=True))
-        run(own)
-        return [own[var] for var in outs]
+        local: Env = dict(zip(ins, values, strict=True))
+        run(local)
+        return [local[var] for var in outs]
 
     call = cx.repeats[what] = cx.repeats[what] or jax.jit(repeated)
     env.update(zip(outs, call([read(env, atom) for atom in ins]), strict=True))
@@ -111,29 +111,29 @@ def _of_loop(loop: ShardLoop, taken: Sequence[Var]) -> Any:
          fold.within and loop.ops.index(fold.within))
         for fold in loop.folds
     )  # fmt: skip
-    kept = tuple((number[var], number.get(loop.grown.get(var))) for var in loop.keep)
-    return ops, folds, loop.axis, tuple(loop.rest), kept
+    keep = tuple((number[var], number.get(loop.grown.get(var))) for var in loop.keep)
+    return ops, folds, loop.axis, tuple(loop.rest), keep
 
 
 def _of_ops(ops: Sequence[Op], taken: Atoms) -> tuple[Any, dict[Any, Any]]:
     """Return a key for what a list computes, or None; and its values, numbered by appearance."""
     number: dict[Any, Any] = {atom: (i, _type(atom)) for i, atom in enumerate(taken)}
-    found = []
+    keys = []
     for op in ops:
-        what = _doing(op)
-        if what is None:
+        key = _doing(op)
+        if key is None:
             return None, number
         ins = tuple(number[atom] if atom in number else comparable(atom) for atom in op.ins)
         number |= {var: (len(number) + i, _type(var)) for i, var in enumerate(op.outs)}
-        found.append((what, ins, tuple(map(_type, op.outs)), op.scope, op.needs, op.meets))
-    return tuple(found), number
+        keys.append((key, ins, tuple(map(_type, op.outs)), op.scope, op.needs, op.meets))
+    return tuple(keys), number
 
 
 def _doing(op: Op) -> Any:
     if not isinstance(op, BlockSum):
         return doing(op)
-    made, _ = _of_ops(op.joint.ops, op.joint.ins) if op.joint else ((), {})
-    return None if made is None else ("sum", made)
+    key, _ = _of_ops(op.joint.ops, op.joint.ins) if op.joint else ((), {})
+    return None if key is None else ("sum", key)
 
 
 def _kind(op: Op) -> Any:

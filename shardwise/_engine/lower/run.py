@@ -44,8 +44,8 @@ def execute(
     body: Body, args: Sequence[Any], watch: Watch, pace: Pace
 ) -> tuple[list[Any], Divergence | None]:
     """Return the results of a program, and its divergence if it can have any."""
-    outs, trouble = observe(body, args, watch, pace, body.outs)
-    return [out.first() for out in outs], trouble
+    outs, divergence = observe(body, args, watch, pace, body.outs)
+    return [out.first() for out in outs], divergence
 
 
 def observe(
@@ -79,13 +79,13 @@ def run(
                 _write(op, _evaluate(op, [read(env, atom) for atom in op.ins], (), cx), env)
         return
     axis = outermost(ops, axes)
-    rest = [other for other in axes if other != axis]
-    found = stages(ops, axis)
+    rest = [inner_axis for inner_axis in axes if inner_axis != axis]
+    all_stages = stages(ops, axis)
     if is_on("recompute") and not cx.watch.concerns(ops):
-        move_between_stages(found, axis, ops, keep)
-    uses = count_uses([op for stage in found for op in stage.ops], keep)
+        move_between_stages(all_stages, axis, ops, keep)
+    uses = count_uses([op for stage in all_stages for op in stage.ops], keep)
     row: list[Stage] = []
-    for stage in found:
+    for stage in all_stages:
         is_flat = (
             is_on("without_loop") and not cx.batched and without_loop.is_flat(stage, uses, axes)
         )
@@ -96,12 +96,12 @@ def run(
         if is_flat:
             row.append(stage)
             continue
-        inside = list(stage.inside)
-        folded = folds(stage, axis, inside, uses)
-        if inside:
-            kept = _escaping(stage.inside, _less(uses, [fold.op for fold in folded]))
-            grown = {var: cx.grown[var] for var in kept if is_grown(var, stage, uses, cx.grown)}
-            repeat.loop(ShardLoop(axis, rest, inside, folded, kept, grown, env, cx))
+        inner_ops = list(stage.inside)
+        folded = folds(stage, axis, inner_ops, uses)
+        if inner_ops:
+            escaping = _escaping(stage.inside, _less(uses, [fold.op for fold in folded]))
+            grown = {var: cx.grown[var] for var in escaping if is_grown(var, stage, uses, cx.grown)}
+            repeat.loop(ShardLoop(axis, rest, inner_ops, folded, escaping, grown, env, cx))
         done = {id(fold.op) for fold in folded}
         for op in stage.meetings:
             if id(op) not in done:
@@ -138,8 +138,8 @@ def _stage(stage: Stage, axes: Sequence[Axis], cx: Context, env: Env) -> None:
 def _communicate(op: Op, axes: Sequence[Axis], env: Env, cx: Context) -> None:
     """Run an operation in which devices communicate, on stacked values."""
     if op.bodies:
-        free = [axis for axis in axes if axis in op.needs and axis not in op.meets]
-        if free:
+        loop_axes = [axis for axis in axes if axis in op.needs and axis not in op.meets]
+        if loop_axes:
             run([op], axes, env, op.outs, cx)
             return
         axes = [axis for axis in axes if axis in op.meets]
@@ -185,24 +185,24 @@ def _apply_collective(op: Collective, ins: Sequence[Value]) -> Value:
         return reduce(lambda x, axis: x.at(axis, 0), op.axes, ins[0])
     if rule.same and op.groups is None and not any(axis in ins[0].dims for axis in op.axes):
         return Value(rule.same(ins[0].array, count), ins[0].dims)
-    others = list(dict.fromkeys(axis for x in ins for axis in x.dims if axis not in op.axes))
-    lead = tuple(axis.size for axis in others)
+    other_axes = list(dict.fromkeys(axis for x in ins for axis in x.dims if axis not in op.axes))
+    leading = tuple(axis.size for axis in other_axes)
 
     def stack(x: Value) -> Any:
-        array = x.spread([*others, *op.axes])
-        return reshaped(array, (*lead, count, *array.shape[len(lead) + len(op.axes) :]))
+        array = x.spread([*other_axes, *op.axes])
+        return reshaped(array, (*leading, count, *array.shape[len(leading) + len(op.axes) :]))
 
     def apply(*stacks: Any) -> Any:
         return _collectives.apply(op.name, op.groups, *stacks, **op.params)
 
-    for _ in others:
+    for _ in other_axes:
         apply = jax.vmap(apply)
     out = apply(*map(stack, ins))
     if rule.agrees and op.groups is None:
-        return stacked(out, others)
+        return stacked(out, other_axes)
     sizes = [axis.size for axis in op.axes]
-    out = reshaped(out, (*lead, *sizes, *out.shape[len(lead) + 1 :]))
-    return stacked(out, [*others, *op.axes])
+    out = reshaped(out, (*leading, *sizes, *out.shape[len(leading) + 1 :]))
+    return stacked(out, [*other_axes, *op.axes])
 
 
 def _write(op: Op, outs: Sequence[Value], env: Env) -> None:
@@ -211,19 +211,19 @@ def _write(op: Op, outs: Sequence[Value], env: Env) -> None:
 
 def _escaping(ops: Sequence[Op], uses: dict[Var, int]) -> list[Var]:
     """Return the values computed by `ops` that are used outside."""
-    within: dict[Var, int] = {}
+    uses_inside: dict[Var, int] = {}
     for op in ops:
         for atom in op.ins:
             if isinstance(atom, Var):
-                within[atom] = within.get(atom, 0) + 1
-    return [v for op in ops for v in op.outs if uses.get(v, 0) > within.get(v, 0)]
+                uses_inside[atom] = uses_inside.get(atom, 0) + 1
+    return [v for op in ops for v in op.outs if uses.get(v, 0) > uses_inside.get(v, 0)]
 
 
 def _less(uses: dict[Var, int], ops: Sequence[Op]) -> dict[Var, int]:
     """Return the uses that remain without those of `ops`."""
-    left = dict(uses)
+    remaining = dict(uses)
     for op in ops:
         for atom in op.ins:
             if isinstance(atom, Var):
-                left[atom] -= 1
-    return left
+                remaining[atom] -= 1
+    return remaining

@@ -44,9 +44,9 @@ def has_equal_columns(ops: Sequence[Op]) -> bool:
     XLA on a CPU computes wrong sums of such products if there are several, up to JAX 0.12 at least:
     `jax.jit(lambda x: jnp.sum(x @ jnp.ones((4, 1000)), 0))(jnp.ones((8, 4)))`.
     """
-    found = list(walk(list(ops)))
-    makers = {var: op for op in found for var in op.outs}
-    return any(_of_equal_columns(op, makers) for op in found if isinstance(op, Leaf))
+    all_ops = list(walk(list(ops)))
+    producers = {var: op for op in all_ops for var in op.outs}
+    return any(_of_equal_columns(op, producers) for op in all_ops if isinstance(op, Leaf))
 
 
 def _of_equal_columns(op: Leaf, makers: dict[Var, Op]) -> bool:
@@ -71,12 +71,10 @@ def _is_same_along(atom: Atom, dim: int, makers: dict[Var, Op]) -> bool:
     if not isinstance(op, Leaf):
         return False
     if op.name == "broadcast_in_dim":
-        places = list(op.params["broadcast_dimensions"])
+        dims = list(op.params["broadcast_dimensions"])
         source = op.ins[0]
-        return dim not in places or (
-            isinstance(source, Var) and source.shape[places.index(dim)] == 1
-        )
-    return of(op.name).pointwise and all(_is_same_along(each, dim, makers) for each in op.ins)
+        return dim not in dims or (isinstance(source, Var) and source.shape[dims.index(dim)] == 1)
+    return of(op.name).pointwise and all(_is_same_along(operand, dim, makers) for operand in op.ins)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,10 +99,10 @@ _choices: contextvars.ContextVar[list[Choice] | None] = contextvars.ContextVar(
 @contextlib.contextmanager
 def choosing() -> Iterator[list[Choice]]:
     """Collect the choices, loop by loop, while programs are lowered inside."""
-    found: list[Choice] = []
-    token = _choices.set(found)
+    choices: list[Choice] = []
+    token = _choices.set(choices)
     try:
-        yield found
+        yield choices
     finally:
         _choices.reset(token)
 
@@ -133,11 +131,11 @@ class Pace:
     def chunk(self, job: LoopCost) -> tuple[int, Pace]:
         """Return how many devices at once, and what that leaves for inner loops."""
         axis = job.axis
-        size, why = self._choose(job)
-        choice = Choice(axis.name, axis.size, size, str(job.ops[0].where), why)
-        found = _choices.get()
-        if found is not None:
-            found.append(choice)
+        size, reason = self._choose(job)
+        choice = Choice(axis.name, axis.size, size, str(job.ops[0].where), reason)
+        choices = _choices.get()
+        if choices is not None:
+            choices.append(choice)
         inner = self.within(axis.size // size)
         if self.shards is None:
             LOG.debug("at_once='auto': %s", choice)
@@ -159,8 +157,8 @@ class Pace:
 
     def _fits(self, size: int, job: LoopCost) -> bool:
         """Return whether `size` shards use a modest share of the memory, or little of it."""
-        taken = job.held(size) + job.totals
-        return taken <= self.bytes and (_modest(size, job) or taken <= self.bytes * FREE)
+        memory = job.held(size) + job.totals
+        return memory <= self.bytes and (_modest(size, job) or memory <= self.bytes * FREE)
 
 
 def _modest(size: int, job: LoopCost) -> bool:

@@ -91,12 +91,12 @@ class _SplitLoop:
         op, late = self.op, set()
         carried = list(zip(op.body.ins[op.consts :], op.body.outs[: op.carry], strict=False))
         while True:
-            before = len(late)
+            count = len(late)
             for inner in op.body.ops:
                 if self.axis in inner.meets or any(atom in late for atom in inner.ins):
                     late.update(inner.outs)
-            late.update(given for given, output in carried if output in late)
-            if len(late) == before:
+            late.update(var for var, output in carried if output in late)
+            if len(late) == count:
                 return late
 
     def _is_ready(self, c: Collective) -> bool:
@@ -112,14 +112,14 @@ class _SplitLoop:
         op = self.op
         ys = list(zip(op.body.outs[op.carry :], op.outs[op.carry :], strict=True))
         carries = {i for i, atom in enumerate(op.body.outs[: op.carry]) if self._is_early(atom)}
-        added, brought, collectives = self._collectives(ys)
-        given = {c.outs[0] for c in collectives}
-        rest = [(atom, out) for atom, out in ys if not self._is_early(atom) and out not in given]
+        added, operands, collectives = self._collectives(ys)
+        results = {c.outs[0] for c in collectives}
+        rest = [(atom, out) for atom, out in ys if not self._is_early(atom) and out not in results]
         second = _part(op, set(range(op.carry)) - carries, rest, self._stack)
-        made = {var for c in self.met for var in c.outs}
-        crossing = [(var, stack) for var, stack in self.stacks.items() if var not in made]
-        own = [(atom, out) for atom, out in ys if self._is_early(atom)]
-        first = _part(op, carries, [*own, *brought, *crossing], lambda _: None, added)
+        met_outs = {var for c in self.met for var in c.outs}
+        crossing = [(var, stack) for var, stack in self.stacks.items() if var not in met_outs]
+        early = [(atom, out) for atom, out in ys if self._is_early(atom)]
+        first = _part(op, carries, [*early, *operands, *crossing], lambda _: None, added)
         loops = [loop for loop in (first, second) if loop is not None]
         if not self._pays([var for var, _ in crossing]) or not all(map(_keeps_axes, loops)):
             return None
@@ -140,9 +140,11 @@ class _SplitLoop:
         """Return whether it is cheap to recompute from the inputs of an iteration."""
         if isinstance(atom, Lit) or atom in self.given:
             return True
-        maker = self.makers.get(atom)
+        producer = self.makers.get(atom)
         return (
-            isinstance(maker, Leaf) and maker.name in CHEAP and all(map(self._is_cheap, maker.ins))
+            isinstance(producer, Leaf)
+            and producer.name in CHEAP
+            and all(map(self._is_cheap, producer.ins))
         )
 
     def _pays(self, crossing: Iterable[Var]) -> bool:
@@ -153,38 +155,40 @@ class _SplitLoop:
             return 0 if isinstance(atom, Lit) else atom.bytes * times
 
         op = self.op
-        asked = sum(map(weight, crossing)) + sum(weight(c.outs[0]) for c in self.met)
-        asked += sum(weight(c.ins[0]) for c in self.met if c.name not in primitives.SUMS)
-        own = [*op.body.ins[op.consts + op.carry :], *op.body.outs[op.carry :]]
-        return asked <= sum(map(weight, own))
+        added = sum(map(weight, crossing)) + sum(weight(c.outs[0]) for c in self.met)
+        added += sum(weight(c.ins[0]) for c in self.met if c.name not in primitives.SUMS)
+        existing = [*op.body.ins[op.consts + op.carry :], *op.body.outs[op.carry :]]
+        return added <= sum(map(weight, existing))
 
     def _collectives(self, ys: Results) -> tuple[list[Op], Results, list[Collective]]:
         """Return what the first loop adds for the collectives, their operands, and the
         collectives."""
         added: list[Op] = []
-        brought: list[tuple[Atom, Var]] = []
+        operands: list[tuple[Atom, Var]] = []
         collectives: list[Collective] = []
-        op, free = self.op, dict(reversed(ys))
+        op, direct = self.op, dict(reversed(ys))
         xs = dict(zip(op.body.ins, op.ins, strict=True))
         uses = count_uses(op.body.ops, [atom for atom in op.body.outs if isinstance(atom, Var)])
         for c in self.met:
-            (operand,), (made,) = c.ins, c.outs
+            (operand,), (result,) = c.ins, c.outs
             assert isinstance(operand, Var)
             if operand in xs and operand not in op.body.ins[: op.consts + op.carry]:
-                taken = xs[operand]
+                stacked_operand = xs[operand]
             else:
                 if c.groups is None and sums_in_blocks(c.name, operand.dtype):
                     joint = joint_of(operand, self.makers, uses, self.axis)
                     inner = block_sum(c, operand, joint)
                     added.append(inner)
                     (operand,) = inner.outs
-                taken = _stacked(operand, op.length)
-                brought.append((operand, taken))
+                stacked_operand = _stacked(operand, op.length)
+                operands.append((operand, stacked_operand))
             # A result that is handed out as it is needs no second loop.
-            stack = self.stacks[made] = free.get(made) or _stacked(made, op.length)
+            stack = self.stacks[result] = direct.get(result) or _stacked(result, op.length)
             shifted = {k: v + 1 if k in DIMENSIONS else v for k, v in c.params.items()}
-            collectives.append(dataclasses.replace(c, ins=[taken], outs=[stack], params=shifted))
-        return added, brought, collectives
+            collectives.append(
+                dataclasses.replace(c, ins=[stacked_operand], outs=[stack], params=shifted)
+            )
+        return added, operands, collectives
 
 
 DIMENSIONS = ("dimension", "split", "concat")
@@ -199,12 +203,12 @@ def _stacked(var: Var, length: int) -> Var:
 
 def _keeps_axes(loop: Scan) -> bool:
     """Annotate a new loop; return whether its results differ over the same axes as before."""
-    before = [var.axes for var in loop.outs]
+    old_axes = [var.axes for var in loop.outs]
     annotate_loop(loop)
-    same = before == [var.axes for var in loop.outs]
-    for var, axes in zip(loop.outs, before, strict=True):
+    unchanged = old_axes == [var.axes for var in loop.outs]
+    for var, axes in zip(loop.outs, old_axes, strict=True):
         var.axes = axes
-    return same
+    return unchanged
 
 
 def _part(
@@ -222,18 +226,18 @@ def _part(
     if not carries and not ys:
         return None
     ops = [*op.body.ops, *added]
-    makers = {var: inner for inner in ops for var in inner.outs}
-    place = {var: index for index, var in enumerate(op.body.ins)}
+    producers = {var: inner for inner in ops for var in inner.outs}
+    position = {var: index for index, var in enumerate(op.body.ins)}
     carried = range(op.consts, op.consts + op.carry)
     kept, inputs, computed = set(carries), dict[Var, Var](), set[int]()
     todo = [*(op.body.outs[i] for i in carries), *(atom for atom, _ in ys)]
-    seen: set[Atom] = set()
+    visited: set[Atom] = set()
     while todo:
         atom = todo.pop()
-        if isinstance(atom, Lit) or atom in seen:
+        if isinstance(atom, Lit) or atom in visited:
             continue
-        seen.add(atom)
-        index = place.get(atom)
+        visited.add(atom)
+        index = position.get(atom)
         if index is not None and index not in carried:
             continue
         if (stack := hand(atom)) is not None:
@@ -242,12 +246,12 @@ def _part(
             kept.add(index - op.consts)
             todo.append(op.body.outs[index - op.consts])
         else:
-            computed.add(id(makers[atom]))
-            todo += makers[atom].ins
+            computed.add(id(producers[atom]))
+            todo += producers[atom].ins
     order = sorted(kept)
-    consts = [var for var in op.body.ins[: op.consts] if var in seen]
+    consts = [var for var in op.body.ins[: op.consts] if var in visited]
     state = [op.body.ins[op.consts + i] for i in order]
-    xs = [var for var in op.body.ins[op.consts + op.carry :] if var in seen]
+    xs = [var for var in op.body.ins[op.consts + op.carry :] if var in visited]
     outer = dict(zip(op.body.ins, op.ins, strict=True))
     body = Body(
         [*consts, *state, *xs, *inputs],
@@ -283,8 +287,8 @@ def _at_once(loop: Scan) -> list[Op] | None:
     if loop.carry or not cheap:
         return None
     outs = dict(zip(loop.body.outs, loop.outs, strict=True))
-    made = {var for op in loop.body.ops for var in op.outs}
-    if len(outs) != len(loop.outs) or not made.issuperset(outs):
+    outputs = {var for op in loop.body.ops for var in op.outs}
+    if len(outs) != len(loop.outs) or not outputs.issuperset(outs):
         return None
     outer = dict(zip(loop.body.ins, loop.ins, strict=True))
     fixed = {*loop.body.ins[: loop.consts]}

@@ -40,10 +40,10 @@ from .plan import block_sum, count_uses, is_zero, joint_of, sums_in_blocks
 
 def sum_after_loops(ops: Sequence[Op], watch: Watch) -> list[Op]:
     """Move such sums after the loops of a list, and after the loops in them."""
-    makers = {var: op for op in ops for var in op.outs}
+    producers = {var: op for op in ops for var in op.outs}
 
     def news(op: Op) -> list[Op]:
-        return _loop(op, makers, watch) if isinstance(op, Scan) else [op]
+        return _loop(op, producers, watch) if isinstance(op, Scan) else [op]
 
     return [new for op in ops for new in news(op)]
 
@@ -55,11 +55,11 @@ def _loop(op: Scan, makers: dict[Var, Op], watch: Watch) -> list[Op]:
     op = dataclasses.replace(op, body=body)
     starts = op.ins[op.consts : op.consts + op.carry]
     sums = [
-        each
-        for each in added_up(op)
-        if _is_wide_sum(each.collective)
-        and each.collective.backward
-        and is_zero(starts[each.place], makers)
+        added
+        for added in added_up(op)
+        if _is_wide_sum(added.collective)
+        and added.collective.backward
+        and is_zero(starts[added.place], makers)
     ]
     return _move_sums(op, sums) or [op]
 
@@ -79,58 +79,58 @@ def _move_sums(op: Scan, sums: Sequence[AddedUp]) -> list[Op] | None:
         return None
     body = Body([*op.body.ins], [*op.body.ops], [*op.body.outs])
     loop = dataclasses.replace(op, ins=[*op.ins], outs=[*op.outs], body=body)
-    before: list[Op] = []
-    for each in sums:
-        _add_up(loop, each, before)
-    kept = [var.axes for var in op.outs]
+    starts: list[Op] = []
+    for added in sums:
+        _add_up(loop, added, starts)
+    old_axes = [var.axes for var in op.outs]
     annotate_loop(loop)
-    after = [new for each in sums for new in _sum_after(op, loop, each)]
-    same = kept == [var.axes for var in op.outs]
-    for var, axes in zip(op.outs, kept, strict=True):
+    sums_after = [new for added in sums for new in _sum_after(op, loop, added)]
+    unchanged = old_axes == [var.axes for var in op.outs]
+    for var, axes in zip(op.outs, old_axes, strict=True):
         var.axes = axes
-    return [*before, loop, *after] if same else None
+    return [*starts, loop, *sums_after] if unchanged else None
 
 
 def _add_up(loop: Scan, each: AddedUp, before: list[Op]) -> None:
     """Let a loop carry the sum of each device, starting from zero, instead of the total."""
-    body, place = loop.body, each.place
+    body, index = loop.body, each.place
     (operand,) = each.collective.ins
     assert isinstance(operand, Var)
-    gone = {id(each.add), id(each.collective), *map(id, each.between)}
+    removed = {id(each.add), id(each.collective), *map(id, each.between)}
     if len(each.collective.axes) == 1 and sums_in_blocks("psum", operand.dtype):
         (axis,) = each.collective.axes
-        makers = {var: op for op in body.ops for var in op.outs}
+        producers = {var: op for op in body.ops for var in op.outs}
         outs = [atom for atom in body.outs if isinstance(atom, Var)]
-        joint = joint_of(operand, makers, count_uses(body.ops, outs), axis)
-        within = block_sum(each.collective, operand, joint)
-        gone |= {id(op) for op in joint.ops} if joint else set()
-        body.ops.append(within)
-        (operand,) = within.outs
-    start, own, grown, end = (twin(operand) for _ in range(4))
+        joint = joint_of(operand, producers, count_uses(body.ops, outs), axis)
+        inner_sum = block_sum(each.collective, operand, joint)
+        removed |= {id(op) for op in joint.ops} if joint else set()
+        body.ops.append(inner_sum)
+        (operand,) = inner_sum.outs
+    start, share, total, end = (twin(operand) for _ in range(4))
     start.axes = frozenset()
     zero = Lit(np.zeros((), operand.dtype))
     params = {"shape": operand.shape, "broadcast_dimensions": (), "sharding": None}
     run = _jax.applying(lax.broadcast_in_dim_p, params, ())
-    where = {"scope": each.add.scope, "source": each.add.source, "calls": each.add.calls}
-    before.append(Leaf([zero], [start], "broadcast_in_dim", run, params, **where))
-    add = dataclasses.replace(each.add, ins=[own, operand], outs=[grown], needs=operand.axes)
-    body.ops[:] = [*(op for op in body.ops if id(op) not in gone), add]
-    body.ins[loop.consts + place], body.outs[place] = own, grown
-    loop.ins[loop.consts + place], loop.outs[place] = start, end
+    origin = {"scope": each.add.scope, "source": each.add.source, "calls": each.add.calls}
+    before.append(Leaf([zero], [start], "broadcast_in_dim", run, params, **origin))
+    add = dataclasses.replace(each.add, ins=[share, operand], outs=[total], needs=operand.axes)
+    body.ops[:] = [*(op for op in body.ops if id(op) not in removed), add]
+    body.ins[loop.consts + index], body.outs[index] = share, total
+    loop.ins[loop.consts + index], loop.outs[index] = start, end
 
 
 def _sum_after(op: Scan, loop: Scan, each: AddedUp) -> list[Op]:
     """Return the sum over devices of what each carries, and then what followed it in the loop."""
-    now, out = loop.outs[each.place], []
-    over = frozenset(each.collective.axes)
+    value, out = loop.outs[each.place], []
+    axes = frozenset(each.collective.axes)
     for step in (each.collective, *each.between):
-        made = Var(step.outs[0].shape, step.outs[0].dtype)
-        made.axes = now.axes - over
-        new = dataclasses.replace(step, ins=[now], outs=[made])
-        new.needs, new.meets = now.axes, now.axes & over
+        result = Var(step.outs[0].shape, step.outs[0].dtype)
+        result.axes = value.axes - axes
+        new = dataclasses.replace(step, ins=[value], outs=[result])
+        new.needs, new.meets = value.axes, value.axes & axes
         out.append(new)
-        now = made
+        value = result
     start, total = op.ins[op.consts + each.place], op.outs[each.place]
-    add = dataclasses.replace(each.add, ins=[start, now], outs=[total])
-    total.axes = add.needs = start.axes | now.axes
+    add = dataclasses.replace(each.add, ins=[start, value], outs=[total])
+    total.axes = add.needs = start.axes | value.axes
     return [*out, add]

@@ -41,8 +41,10 @@ class Value:
 
     def dims_without(self, axis: Axis) -> dict[Axis, int]:
         """Return the dimensions of the other axes once this one is removed."""
-        gone = self.dims[axis]
-        return {other: d - (d > gone) for other, d in self.dims.items() if other != axis}
+        removed = self.dims[axis]
+        return {
+            kept_axis: d - (d > removed) for kept_axis, d in self.dims.items() if kept_axis != axis
+        }
 
     def spread(self, axes: Sequence[Axis]) -> Any:
         """Return the array with exactly these axes in front, in this order, repeated where
@@ -51,9 +53,9 @@ class Value:
         array = self.array
         if missing:
             array = lax.broadcast(array, [axis.size for axis in missing])
-        where = {axis: d + len(missing) for axis, d in self.dims.items()}
-        where |= {axis: i for i, axis in enumerate(missing)}
-        return in_front(array, [where[axis] for axis in axes])
+        position = {axis: d + len(missing) for axis, d in self.dims.items()}
+        position |= {axis: i for i, axis in enumerate(missing)}
+        return in_front(array, [position[axis] for axis in axes])
 
     def first(self) -> Any:
         """Return what JAX returns for a result that is declared the same everywhere: device 0's."""
@@ -94,12 +96,12 @@ def join(value: Value, place: Placement) -> Value:
     joined_axes = [axis for axes in place for axis in axes]
     if not joined_axes and not value.dims:
         return value
-    others = [axis for axis in value.dims if axis not in joined_axes]
-    array = value.spread(others + joined_axes)
+    other_axes = [axis for axis in value.dims if axis not in joined_axes]
+    array = value.spread(other_axes + joined_axes)
     rank = len(place)
     order: list[int] = []
     shape: list[int] = []
-    start = len(others)
+    start = len(other_axes)
     for dim, axes in enumerate(place):
         size = array.shape[start + len(joined_axes) + dim]
         for axis in axes:
@@ -109,7 +111,7 @@ def join(value: Value, place: Placement) -> Value:
         shape.append(size)
     assert array.ndim == start + len(joined_axes) + rank
     array = ordered(array, [*range(start), *order])
-    return stacked(reshaped(array, array.shape[:start] + tuple(shape)), others)
+    return stacked(reshaped(array, array.shape[:start] + tuple(shape)), other_axes)
 
 
 def in_front(array: Any, dims: Sequence[int]) -> Any:

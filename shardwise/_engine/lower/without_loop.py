@@ -44,13 +44,13 @@ def _is_known(op: Op) -> bool:
 def _spare(stage: Stage, uses: dict[Var, int], axes: set[Axis]) -> int:
     """Return the bytes of intermediate values that are read more than once, or reduced over
     devices."""
-    within = count_uses(stage.inside, ())
-    met = {atom for op in stage.meetings if not isinstance(op, Join) for atom in op.ins}
+    uses_inside = count_uses(stage.inside, ())
+    operands = {atom for op in stage.meetings if not isinstance(op, Join) for atom in op.ins}
     return sum(
         _stack(var, axes)
         for op in stage.inside
         for var in op.outs
-        if var in met or (within.get(var, 0) > 1 and uses.get(var, 0) == within[var])
+        if var in operands or (uses_inside.get(var, 0) > 1 and uses.get(var, 0) == uses_inside[var])
     )
 
 
@@ -77,8 +77,8 @@ def _apply(op: Leaf, ins: Sequence[Value]) -> Value:
         arrays, dims = _aligned(op.outs[0].shape, ins)
         return Value(_bind(op, op.params, arrays), dims)
     axes = list(dict.fromkeys(axis for x in ins for axis in x.dims))
-    lead = tuple(axis.size for axis in axes)
-    params = op.params | MOVING[op.name](op.params, lead)
+    leading = tuple(axis.size for axis in axes)
+    params = op.params | MOVING[op.name](op.params, leading)
     return stacked(_bind(op, params, [x.spread(axes) for x in ins]), axes)
 
 
@@ -93,15 +93,15 @@ def _aligned(shape: tuple[int, ...], ins: Sequence[Value]) -> tuple[list[Any], M
     if all(x.dims == full[0].dims and np.ndim(x.array) == rank for x in full):
         return [x.array for x in ins], full[0].dims
     axes = list(dict.fromkeys(axis for x in ins for axis in x.dims))
-    lead = tuple(axis.size for axis in axes)
+    leading = tuple(axis.size for axis in axes)
 
     def align(x: Value) -> Any:
         if is_number(x):
             return x.array
         array = x.spread(axes)
-        if np.ndim(array) == len(lead) + len(shape):
+        if np.ndim(array) == len(leading) + len(shape):
             return array
-        return lax.broadcast_in_dim(array, lead + shape, range(len(lead)))
+        return lax.broadcast_in_dim(array, leading + shape, range(len(leading)))
 
     return list(map(align, ins)), stacked(None, axes).dims
 

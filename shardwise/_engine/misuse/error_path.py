@@ -31,10 +31,10 @@ class ErrorPath:
     @property
     def where(self) -> str:
         """Return the user's line: on the way to the error, else the one that called shardwise."""
-        way = [*traceback.extract_stack(), *traceback.extract_tb(self.error.__traceback__)]
+        stack = [*traceback.extract_stack(), *traceback.extract_tb(self.error.__traceback__)]
         frames = [
             _jax.Frame(s.filename, s.lineno or 0, s.name, 0, 0)
-            for s in reversed(way)
+            for s in reversed(stack)
             if not _jax.is_own(s.filename)
         ]
         return str(choose(frames))
@@ -47,14 +47,16 @@ class ErrorPath:
         A `shard_map` that is passed directly is called by shardwise: its own line is not on the way
         to the error, and the user's line of that call is unrelated.
         """
-        way = [s.filename for s in traceback.extract_tb(self.error.__traceback__)]
-        if choose([_jax.Frame(file, 1, "", 0, 0) for file in way if not _jax.is_own(file)]).file:
+        files = [s.filename for s in traceback.extract_tb(self.error.__traceback__)]
+        if choose([_jax.Frame(file, 1, "", 0, 0) for file in files if not _jax.is_own(file)]).file:
             return ""
         bodies = [inspect.unwrap(body) for body in _jax.mapped_functions(self.frames)]
-        codes = [one.__code__ for one in bodies if inspect.isfunction(one)]
-        own = [code for code in codes if not _jax.is_own(code.co_filename)]
-        places = [_jax.Frame(c.co_filename, c.co_firstlineno, c.co_name, 0, 0) for c in own]
-        return str(choose(places[-1:])) if places else ""
+        codes = [function.__code__ for function in bodies if inspect.isfunction(function)]
+        user_codes = [code for code in codes if not _jax.is_own(code.co_filename)]
+        locations = [
+            _jax.Frame(c.co_filename, c.co_firstlineno, c.co_name, 0, 0) for c in user_codes
+        ]
+        return str(choose(locations[-1:])) if locations else ""
 
     @property
     def called(self) -> _jax.CollectiveCall | None:
@@ -71,5 +73,5 @@ class ErrorPath:
 
     def _axis_names(self, mesh: Mesh | AbstractMesh | None) -> tuple[str, ...]:
         """Return the axis names of the mesh of the innermost frame that has one."""
-        found = _jax.mesh_named(self.frames) or mesh
-        return tuple(map(str, found.axis_names)) if found is not None else ()
+        named_mesh = _jax.mesh_named(self.frames) or mesh
+        return tuple(map(str, named_mesh.axis_names)) if named_mesh is not None else ()

@@ -61,5 +61,5 @@ def _no_array(f: Callable[..., Any], leaf: Any, error: Exception | None = None) 
 
 def _place(f: Callable[..., Any]) -> str:
     """Return where a function is defined, `train.py:12 (step)`; its name if there is no line."""
-    place, name = place_of(f), name_of(f)
-    return f"{place} ({name})" if place.file else f"{name}()"
+    location, name = place_of(f), name_of(f)
+    return f"{location} ({name})" if location.file else f"{name}()"

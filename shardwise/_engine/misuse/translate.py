@@ -47,9 +47,9 @@ class _Translator(ErrorPath):
     def read(self) -> ShardwiseError | None:
         """Return the translated error; None if there is none."""
         if isinstance(self.error, _jax.RefusedError) or _jax.is_unmapped(self.error):
-            own = isinstance(self.error, _jax.RefusedError)
-            what, rule, remedy = self.error.args if own else _jax.UNMAPPED
-            return ShardingError(explain_error(what, where=self.where, rule=rule, remedy=remedy))
+            is_refused = isinstance(self.error, _jax.RefusedError)
+            problem, rule, remedy = self.error.args if is_refused else _jax.UNMAPPED
+            return ShardingError(explain_error(problem, where=self.where, rule=rule, remedy=remedy))
         if not self.files or not _jax.is_own(self.files[-1]):
             return None
         if _jax.is_ragged_batch(self.error):
@@ -58,8 +58,8 @@ class _Translator(ErrorPath):
             return UnsupportedError(self._checked_groups())
         if nameless := self._nameless():
             return ShardingError(nameless)
-        if found := _jax.PLAIN_NUMBER.search(self.text):
-            return UnsupportedError(self._plain_number(found["value"]))
+        if match := _jax.PLAIN_NUMBER.search(self.text):
+            return UnsupportedError(self._plain_number(match["value"]))
         if _jax.NO_DEVICES.search(self.text):
             return UnsupportedError(self._no_devices())
         if _jax.SPEC_WITHOUT_MESH.search(f"{self.text} {self.error.__cause__}"):
@@ -67,17 +67,17 @@ class _Translator(ErrorPath):
         if _jax.COMPILED.search(self.text):
             return UnsupportedError(self._compiled())
         in_a_body = any(map(_jax.is_shard_map, self.files))  # where devices have none either
-        if not in_a_body and (found := _jax.NO_VALUES.search(self.text)):
-            return UnsupportedError(self._no_values(found["name"]))
+        if not in_a_body and (match := _jax.NO_VALUES.search(self.text)):
+            return UnsupportedError(self._no_values(match["name"]))
         if _jax.TRACED_STATIC.search(self.text):
             return ArgumentError(self._traced_static())
-        if found := _jax.NO_DERIVATIVE.search(self.text):
-            return no_derivative(found["name"], self.where)
-        if isinstance(self.error, TypeError) and (found := _jax.NOT_AN_ARRAY.search(self.text)):
-            return ArgumentError(self._not_an_array(found["kind"]))
+        if match := _jax.NO_DERIVATIVE.search(self.text):
+            return no_derivative(match["name"], self.where)
+        if isinstance(self.error, TypeError) and (match := _jax.NOT_AN_ARRAY.search(self.text)):
+            return ArgumentError(self._not_an_array(match["kind"]))
         mapped = any(map(_jax.is_shard_map, self.inside))
-        if mapped and (found := _jax.GIVEN_NO_ARRAY.search(self.text)):
-            return ArgumentError(self._given_no_array(found["kind"]))
+        if mapped and (match := _jax.GIVEN_NO_ARRAY.search(self.text)):
+            return ArgumentError(self._given_no_array(match["kind"]))
         message = self._about_the_mesh()
         return None if message is None else ShardingError(message)
 
@@ -85,8 +85,8 @@ class _Translator(ErrorPath):
         if isinstance(self.error, AssertionError):
             # With its check on, JAX asserts that the axis of a reduction is bound.
             axis = self.unbound()
-            behind = self._from_the_end()
-            return behind if behind or axis is None else self._no_axis(axis)
+            message = self._from_the_end()
+            return message if message or axis is None else self._no_axis(axis)
         if isinstance(self.error, IndexError):
             return self._of_a_collective()
         if isinstance(self.error, ZeroDivisionError) and self._of_empty_groups():
@@ -103,12 +103,15 @@ class _Translator(ErrorPath):
             names = re.findall(r"'(\w+)'", match["axes"])
             missing = [name for name in names if name not in self.known]
             return self._no_axis(missing[0]) if missing else self._mixed_axes(names)
-        for pattern, what, rule, remedy in SENTENCES:
+        for pattern, problem, rule, remedy in SENTENCES:
             if match := pattern.search(self.text):
-                words = {name: str(value) for name, value in match.groupdict().items()}
-                where = self.body or self.where
+                fields = {name: str(value) for name, value in match.groupdict().items()}
+                location = self.body or self.where
                 return explain_error(
-                    what.format(**words), where=where, rule=rule, remedy=remedy.format(**words)
+                    problem.format(**fields),
+                    where=location,
+                    rule=rule,
+                    remedy=remedy.format(**fields),
                 )
         if match := _jax.SPEC_COUNT.search(self.text):
             return self._spec_count(match["specs"])
@@ -139,13 +142,12 @@ class _Translator(ErrorPath):
         """Return the message for a negative dimension, which this version of JAX asserts away."""
         if (called := self.called) is None:
             return None
-        asked = ("split_axis", "concat_axis", "scatter_dimension")
-        given = {word: called.arguments[word] for word in asked if word in called.arguments}
-        if all(isinstance(number, int) and number >= 0 for number in given.values()):
+        names = ("split_axis", "concat_axis", "scatter_dimension")
+        dims = {name: called.arguments[name] for name in names if name in called.arguments}
+        if all(isinstance(number, int) and number >= 0 for number in dims.values()):
             return None
         return explain_error(
-            f"{called.name} with "
-            + ", ".join(f"{word}={number}" for word, number in given.items()),
+            f"{called.name} with " + ", ".join(f"{name}={number}" for name, number in dims.items()),
             where=self.where,
             rule="This version of JAX counts the dimensions of an exchange from the front.",
             remedy="numbers from 0; the last dimension is x.ndim - 1.",
@@ -184,13 +186,15 @@ class _Translator(ErrorPath):
             return None
         axes = called.arguments["axis_name"]
         names = axes if isinstance(axes, tuple | list) else (axes,)
-        odd = [name for name in names if not isinstance(name, str) and str(name) not in self.known]
-        if names and not odd:
+        invalid = [
+            name for name in names if not isinstance(name, str) and str(name) not in self.known
+        ]
+        if names and not invalid:
             return None
-        known = _listed([name for name in self.known if name != _jax.UNNAMED]) or "none"
-        named = f"names {odd[0]!r}, which is no" if odd else "names no"
+        available = _listed([name for name in self.known if name != _jax.UNNAMED]) or "none"
+        phrase = f"names {invalid[0]!r}, which is no" if invalid else "names no"
         return explain_error(
-            f"{called.name} {named} axis of the mesh, which has {known}",
+            f"{called.name} {phrase} axis of the mesh, which has {available}",
             where=self.where,
             rule="A collective runs over axes of the mesh, by their names.",
             remedy=f"jax.lax.{called.name}(..., {self.known[0]!r})"
@@ -211,8 +215,8 @@ class _Translator(ErrorPath):
         lines = []
         names = list(_jax.INDIVISIBLE_ARGUMENT.finditer(self.text))
         for match in _jax.INDIVISIBLE.finditer(self.text):
-            before = [name for name in names if name.start() < match.start()]
-            argument = _argument(before[-1]) if before else "an argument"
+            earlier = [name for name in names if name.start() < match.start()]
+            argument = _argument(earlier[-1]) if earlier else "an argument"
             size, n = int(match["size"]), int(match["n"])
             below, above = size // n * n, -(-size // n) * n
             sizes = f"sizes that work are {below} or {above}" if below else f"that works is {above}"
@@ -228,7 +232,7 @@ class _Translator(ErrorPath):
         )
 
     def _too_long(self, bullets: list[re.Match[str]]) -> str:
-        first, more = bullets[0], len(bullets) - 1
+        first, extra = bullets[0], len(bullets) - 1
         numbers = (
             all(bullet["shape"].endswith("[]") for bullet in bullets) and "][" in first["path"]
         )
@@ -237,7 +241,7 @@ class _Translator(ErrorPath):
         return explain_error(
             f"{first['path']}{name} is {first['shape']}, of {rank} dimension{'s' * (rank != 1)}, "
             f"and its spec {first['spec']} is for {first['length']} or more"
-            + (f" (and {more} more)" if more else ""),
+            + (f" (and {extra} more)" if extra else ""),
             where=self.where,
             rule="A spec has at most one entry for each dimension. To JAX a list or a tuple of "
             "numbers is that many scalars."
@@ -306,8 +310,8 @@ class _Translator(ErrorPath):
     def _axis_meant(self, axis: str) -> str:
         """Suggest another name, or a mesh that has the axis as well."""
         sizes = ", ".join(f"{name!r}: ..." for name in (axis, *self.known))
-        meant = near(axis, self.known) or "name one of these."
-        return f"{meant} Otherwise add it to the mesh: {{{sizes}}}."
+        suggestion = near(axis, self.known) or "name one of these."
+        return f"{suggestion} Otherwise add it to the mesh: {{{sizes}}}."
 
     def _mixed_axes(self, names: list[str]) -> str | None:
         match = _jax.MIXED_AXES.search(self.text)
@@ -315,32 +319,30 @@ class _Translator(ErrorPath):
             return None
         varying = re.findall(r"\w+", match["varying"])
         along = [name for name in names if name in varying]
-        others = [name for name in names if name not in varying]
-        if not others:
+        invariant = [name for name in names if name not in varying]
+        if not invariant:
             return None  # a cast that JAX refuses for another reason
-        same = _listed(others)
-        which = repr(along[0] if len(along) == 1 else tuple(along))
+        fixed_axes = _listed(invariant)
+        axes = repr(along[0] if len(along) == 1 else tuple(along))
         return explain_error(
             f"{match['name']} over {_listed(names)} of a value ({match['type']}) that differs "
-            f"along {_listed(along)} but is the same along {same}",
+            f"along {_listed(along)} but is the same along {fixed_axes}",
             where=self.where,
             rule="One collective takes axes along which its value differs, or axes along which it "
-            f"is the same: along {same} a sum counts the same value once for each device.",
+            f"is the same: along {fixed_axes} a sum counts the same value once for each device.",
             remedy=f"name only the axes along which it differs: jax.lax.{match['name']}(x, "
-            f"{which}).",
+            f"{axes}).",
         )
 
     def _spec_count(self, specs: str) -> str:
-        things = "argument" if specs == "in_specs" else "result"
+        noun = "argument" if specs == "in_specs" else "result"
         return explain_error(
-            f"{specs} do not match the {things}s.\n  " + self.text.replace("\n", "\n  "),
+            f"{specs} do not match the {noun}s.\n  " + self.text.replace("\n", "\n  "),
             where=self.where,
-            rule=f"There is one spec for each {things}, or one that serves all of them.",
-            remedy=f"give {specs} as a tuple with one entry for each {things}."
+            rule=f"There is one spec for each {noun}, or one that serves all of them.",
+            remedy=f"give {specs} as a tuple with one entry for each {noun}."
             + (
-                " Is the order of the arguments that of the function?"
-                if things == "argument"
-                else ""
+                " Is the order of the arguments that of the function?" if noun == "argument" else ""
             ),
         )
 
@@ -355,9 +357,9 @@ class _Translator(ErrorPath):
         )
 
     def _no_devices(self) -> str:
-        asked = "the devices of the mesh" if self.real else "a virtual mesh for devices"
+        request = "the devices of the mesh" if self.real else "a virtual mesh for devices"
         return explain_error(
-            f"this asks {'for ' * self.real}{asked} ({self.text.splitlines()[0]})",
+            f"this asks {'for ' * self.real}{request} ({self.text.splitlines()[0]})",
             where=self.where,
             rule="The program is traced, not run, and sees the names and sizes of its mesh alone."
             if self.real
