@@ -149,7 +149,7 @@ def declares_cases(file: Path) -> bool:
     if "shardwise" not in text or not re.search(r"\bcase\b", text):
         return False
     tree = _parsed(file)
-    # Importing a file that cannot be parsed raises its error.
+    # A file that cannot be parsed is imported, so that its error is reported.
     return tree is None or any(map(_names_case, ast.walk(tree)))
 
 

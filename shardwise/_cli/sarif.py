@@ -113,7 +113,7 @@ def _meshes(outcome: Outcome) -> dict[str, list[str]]:
 
 
 def _silencer(finding: Finding, outcome: Outcome) -> str:
-    """Return whether a comment or the settings silence a finding."""
+    """Return the SARIF kind of a suppression: by a comment in the source, or by the settings."""
     by_comment = {code for _, _, code in outcome.silencers()}
     return "inSource" if finding.code in by_comment else "external"
 
