@@ -1,4 +1,4 @@
-"""The pytest plugin: a `mesh` fixture, and failures of `assert sw.check(...)` that can be read.
+"""The pytest plugin: a `mesh` fixture, and readable failures of `assert sw.check(...)`.
 
 pytest loads it in every project of an environment that has shardwise, so nothing here imports JAX
 until a test asks for a mesh.
@@ -27,7 +27,7 @@ MARKER = (
 
 
 class _Nowhere(io.TextIOBase):
-    """Takes what a process that does not report would have written."""
+    """An output stream that discards everything, for processes that do not report."""
 
     def write(self, text: str, /) -> int:
         return len(text)
@@ -35,7 +35,7 @@ class _Nowhere(io.TextIOBase):
 
 @pytest.hookimpl(trylast=True)  # after the reporter is there
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the marker; of several processes, only the first one reports."""
+    """Register the marker; silence the reports of all processes but the first."""
     config.addinivalue_line("markers", MARKER)
     if process_number() > 0 and config.pluginmanager.has_plugin("terminalreporter"):
         config.get_terminal_writer()._file = _Nowhere()  # pyright: ignore
@@ -58,7 +58,7 @@ def mesh(request: pytest.FixtureRequest) -> Any:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run a test that has the marker and takes `mesh` once for each mesh."""
+    """Parametrize a test that has the marker and takes `mesh`: one test for each mesh."""
     marks = list(metafunc.definition.iter_markers("mesh"))
     takes = metafunc.config.stash.setdefault(TAKES, set())
     if "mesh" in metafunc.fixturenames:
@@ -75,14 +75,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def _has_its_own(item: Any) -> bool:
-    """Return whether the test takes a fixture of the user's, called `mesh`, that has params
-    already."""
+    """Return whether the test takes a user-defined fixture `mesh` that already has params."""
     found = item._fixtureinfo.name2fixturedefs.get("mesh", ())
     return bool(found) and found[-1].params is not None
 
 
 def _refuse_unheard(item: Any) -> None:
-    """Refuse a mark that names meshes to a fixture of the user's, which cannot hear of them."""
+    """Fail if a mark names meshes for a user-defined fixture that does not take `request`."""
     found = item._fixtureinfo.name2fixturedefs.get("mesh", ())
     if not found or {"request", "mesh"} & {*found[-1].argnames}:
         return
@@ -98,13 +97,17 @@ def _refuse_unheard(item: Any) -> None:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Fail a test whose mark gives a mesh to nobody: its own, or that of all tests around it."""
+    """Fail a test without `mesh` if no test takes the mesh of its mark.
+
+    The mark may be on the test itself, or on its class or module.
+    """
     if "mesh" in getattr(item, "fixturenames", ()):
         return
     takes = item.config.stash.setdefault(TAKES, set())
     parts = any("::" in str(arg) for arg in item.config.args)
     for node in item.listchain():
-        # Of a module of which only some tests are asked for, the others were not looked at.
+        # If only some tests of a module were selected, the others were not collected, and may use
+        # the mark of the module.
         whole = isinstance(node, pytest.Item | pytest.Class) or not parts
         marked = any(mark.name == "mesh" for mark in node.own_markers)
         if whole and marked and node.nodeid not in takes:
@@ -116,7 +119,7 @@ TAKES = pytest.StashKey[set[str]]()
 
 
 def _axes(marks: Sequence[pytest.Mark], test: str) -> dict[str, list[int]]:
-    """Return the sizes of each axis. The marks come closest first, and the closest one counts."""
+    """Return the sizes of each axis. The closest mark, which comes first, has precedence."""
     axes: dict[str, list[int]] = {}
     for mark in reversed(marks):
         if mark.args or not mark.kwargs:
@@ -127,7 +130,7 @@ def _axes(marks: Sequence[pytest.Mark], test: str) -> dict[str, list[int]]:
             if not column or not all(map(_is_size, column)):
                 rule = "which are whole numbers from 1 on"
                 _refuse(test, f"{name}={sizes!r} is not a size or a list of sizes, {rule}")
-            # A size that is named twice is one mesh, and one test.
+            # A repeated size is one mesh, and one test.
             axes[name] = list(dict.fromkeys(int(size) for size in column))
     return axes
 
@@ -138,7 +141,7 @@ def _is_size(given: Any) -> bool:
 
 
 def _place(item: pytest.Item) -> str:
-    """Return a test by its name and by the line that it begins in, decorators included."""
+    """Return the name of a test and its first line, that of its decorators."""
     line = item.location[1]
     return f"{item.nodeid} (line {line + 1})" if line is not None else item.nodeid
 
@@ -166,13 +169,13 @@ def _combinations(axes: Mapping[str, Sequence[int]]) -> Iterator[dict[str, int]]
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Have a failed `assert verdict` say all that the verdict says.
+    """Show the whole verdict when `assert verdict` fails.
 
-    pytest would show its repr, cut off, on one line. The message of the exception is replaced
-    before the report is made of it, so that every reporter and xdist show the same. The line in
-    the summary begins with code and place, since that is cut off as well.
+    pytest would show its truncated repr on one line. The message of the exception is replaced
+    before pytest creates the report, so that all reporters and xdist show the same. The line in
+    the summary begins with code and place, since pytest truncates it too.
     """
-    # What a method of a TestCase has raised is with the item until the report is made.
+    # An exception from a method of a TestCase is stored on the item until the report is created.
     kept = getattr(item, "_excinfo", None)
     verdicts = _reword(kept[0] if kept else call.excinfo)
     report = yield
@@ -183,7 +186,7 @@ def pytest_runtest_makereport(
 
 
 def _reword(found: pytest.ExceptionInfo[BaseException] | None) -> list[Any]:
-    """Put the verdicts that an `assert` was about into its message, and give them."""
+    """Write the verdicts that an `assert` tested into its message, and return them."""
     error = found.value if found else None
     if found is None or not isinstance(error, AssertionError):
         return []
@@ -201,7 +204,7 @@ def _summary(finding: Any) -> str:
 
 
 def _asserted(statement: str, frame: FrameType) -> list[Any]:
-    """Return the wrong verdicts that an `assert` was about: no others that happen to be around."""
+    """Return the wrong verdicts that an `assert` tested, and no other verdicts of the frame."""
     homes = {"shardwise._analysis.check": "Verdict", "shardwise._analysis.prove": "Proof"}
     kinds = tuple(getattr(sys.modules[m], name) for m, name in homes.items() if m in sys.modules)
     test = _test_of(statement)
@@ -219,7 +222,7 @@ def _asserted(statement: str, frame: FrameType) -> list[Any]:
 
 
 def _test_of(statement: str) -> ast.expr | None:
-    """Return what the one `assert` of a line asks for."""
+    """Return the condition of the only `assert` in a statement."""
     try:
         nodes = ast.walk(ast.parse(statement.strip()))
     except SyntaxError:
@@ -229,7 +232,7 @@ def _test_of(statement: str) -> ast.expr | None:
 
 
 def _is_about_truth(test: ast.expr) -> bool:
-    """Return whether it asks if something is right, and does not compare or negate."""
+    """Return whether a condition tests only truth values, without comparison or negation."""
     if isinstance(test, ast.BoolOp):
         return all(map(_is_about_truth, test.values))
     if isinstance(test, ast.NamedExpr):
@@ -240,8 +243,7 @@ def _is_about_truth(test: ast.expr) -> bool:
 
 
 def _own_words(error: AssertionError, verdicts: Sequence[Any]) -> list[str]:
-    """Return the message that the user gave to `assert`, unless it is the verdict, which pytest
-    cuts."""
+    """Return the user's message of `assert`, unless it is the verdict, which pytest truncates."""
     said = str(error)
     heads = [str(one).partition("\n")[0] for one in verdicts]
     if not said or said.startswith(("assert ", *heads)):

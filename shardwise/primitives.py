@@ -1,13 +1,13 @@
-"""The smallest sharded programs: five functions that are the same on one device and on many.
+"""The smallest sharded programs: five functions with the same result on one device and on many.
 
-Each is a body for one device with `jax.shard_map` around it. Where that runs is decided in one
-place, `_spread`: on the devices of a real mesh, or, for a virtual mesh, on this device through
-`simulate`. The answer does not depend on it.
+Each wraps a per-device body in `jax.shard_map`. `_spread` alone decides where it runs: on the
+devices of a real mesh, or, for a virtual mesh, on this device through `simulate`. The result is
+the same.
 
 `sharded_eval_loss`, `shard_map_simulate` and `data_parallel_step` take a number of shards. Without
-a mesh every shard has a virtual device of its own. A mesh may have fewer devices than there are
-shards; each device then goes through its shards one after the other. `shard_map_vs_vmap` and
-`shard_map_psum` run on one device, on an axis named `data`, unless they are given a mesh.
+a mesh every shard has its own virtual device. A mesh may have fewer devices than there are
+shards; each device then processes its shards one after another. `shard_map_vs_vmap` and
+`shard_map_psum` run on one device, on an axis named `data`, unless a mesh is passed.
 
 A mesh may have any axes. All of them together split the data.
 """
@@ -53,17 +53,17 @@ def sharded_eval_loss(
 ) -> jax.Array:
     """Return the mean squared error of `nn.Dense(1)` over an eval set, one shard at a time.
 
-    Three forms give the same number:
+    Three forms return the same number:
 
     - `"shard_map"`: a shard per device, and a `pmean` over the devices.
     - `"loop"`: a Python loop on this device. Each shard is finished, and its memory free, before
       the next one starts. For the same reason the `jit` is inside, around one shard.
-    - `"vmap"`: one program for all shards. It is fast, and it holds all of them at once.
+    - `"vmap"`: one program for all shards. It is fast, and holds all of them in memory at once.
 
     Pitfalls:
-        - The model is initialised on one example. `init` on all of `x` would be the forward pass
-          over the whole eval set that shards are there to avoid.
-        - The parameters are made once. Made anew for each shard, the losses would belong to
+        - The model is initialised on one example. `init` on all of `x` would run the forward pass
+          over the whole eval set that sharding is meant to avoid.
+        - The parameters are initialised once. Otherwise the losses of the shards would belong to
           different models.
         - The mean of the shards' means is the mean over all examples only because the shards are
           equally large; that is why `num_shards` must divide N. Unequal shards would have to be
@@ -72,11 +72,11 @@ def sharded_eval_loss(
           `(N, N)`, and the loss wrong without an error.
 
     Args:
-        seed: Seed of the parameters, a whole number.
+        seed: Seed of the parameters, an integer.
         x: Examples, `(N, D)`.
         y: Targets, `(N,)`.
-        num_shards: Number of shards, a whole number that divides N.
-        form: How to go through the shards.
+        num_shards: Number of shards, an integer that divides N.
+        form: How to iterate over the shards.
         mesh: Where `"shard_map"` runs, a real or a virtual mesh. Its number of devices divides
             `num_shards`. By default it is virtual and has a device for each shard.
 
@@ -114,27 +114,27 @@ def shard_map_simulate(
     *,
     mesh: MeshLike | None = None,
 ) -> jax.Array:
-    """`nn.Dense(features)` on each shard of `x`, the outputs put together again.
+    """Apply `nn.Dense(features)` to each shard of `x`, and return the concatenated outputs.
 
     Pitfalls:
-        - The body sees its shard and nothing else. What devices need of each other they must send,
-          with collectives; here they need nothing.
-        - The rows are split, and `out_specs` puts the outputs together along the same dimension.
+        - The body sees only its own shard. Devices exchange values with collectives; here they
+          need none.
+        - The rows are split, and `out_specs` concatenates the outputs along the same dimension.
         - The model is initialised once, on the first shard, and every shard uses these parameters.
-          The first shard has the shape that `apply` will see, which matters for layers that look
-          at more than the last dimension.
-        - Rows that do not divide evenly would need padding. They are refused.
+          The first shard has the shape that `apply` will see, which matters for layers that depend
+          on more than the last dimension.
+        - Rows that do not divide evenly would need padding. They raise an error.
 
     Args:
-        seed: Seed of the parameters, a whole number.
+        seed: Seed of the parameters, an integer.
         x: Rows, `(N, D)`.
-        num_shards: Number of shards, a whole number that divides N.
-        features: Outputs per row, a whole number.
+        num_shards: Number of shards, an integer that divides N.
+        features: Outputs per row, an integer.
         mesh: Where to run, a real or a virtual mesh. Its number of devices divides `num_shards`.
             By default it is virtual and has a device for each shard.
 
     Returns:
-        The outputs row by row, flat, of shape `(N * features,)`.
+        The outputs, flattened row by row, of shape `(N * features,)`.
     """
     (shards,) = _split("num_shards", num_shards, x=_floats("x", x, "N", "D"))
     model = nn.Dense(_whole("features", features, least=1))
@@ -152,7 +152,7 @@ def data_parallel_step(
     *,
     mesh: MeshLike | None = None,
 ) -> jax.Array:
-    """Return one data-parallel step of SGD on an `nnx.Linear`, and the loss before it.
+    """Run one data-parallel step of SGD on an `nnx.Linear`, and return the loss before it.
 
     Pitfalls:
         - Inside `shard_map`, `pmean(grad(loss))` of replicated parameters is n times too large:
@@ -161,17 +161,17 @@ def data_parallel_step(
         - Gradients are averaged, because each shard's loss is a mean. Their sum would act as a
           learning rate `num_devices` times as large.
         - There is one update, after the mean. An update per shard would be `num_devices` steps of
-          another kind of training.
-        - Model and optimizer are made once. An optimizer made per shard or per step would lose
-          its momentum and its count.
+          a different algorithm.
+        - Model and optimizer are created once. An optimizer per shard or per step would lose its
+          momentum and its count.
         - `nnx.Optimizer` needs `wrt=nnx.Param`.
         - The mean of means is the mean over the batch only if the shards are equally large.
 
     Args:
-        seed: Seed of the parameters, a whole number.
+        seed: Seed of the parameters, an integer.
         x_batch: Inputs, `(N, D_in)`.
         y_batch: Targets, `(N, D_out)`.
-        num_devices: Number of shards of the batch, a whole number that divides N.
+        num_devices: Number of shards of the batch, an integer that divides N.
         lr: Learning rate.
         mesh: Where to run, a real or a virtual mesh. Its number of devices divides `num_devices`.
             By default it is virtual and has `num_devices` devices.
@@ -191,12 +191,12 @@ def data_parallel_step(
 def shard_map_vs_vmap(x: ArrayLike, *, mesh: MeshLike | None = None) -> jax.Array:
     """Return the sum of squares of each row, by `shard_map` and by `vmap`.
 
-    `vmap` says that rows are independent and leaves the rest to the compiler. `shard_map` says
-    which device has which rows.
+    `vmap` declares that rows are independent and leaves the rest to the compiler. `shard_map`
+    declares which device has which rows.
 
     Pitfalls:
-        - `shard_map` needs a mesh; `vmap` knows of none.
-        - `P("data")` splits the first dimension. The dimensions it does not name stay whole.
+        - `shard_map` needs a mesh; `vmap` does not use one.
+        - `P("data")` splits the first dimension. The other dimensions stay whole.
         - The body gets all the rows of its device, not one of them. Hence the `vmap` inside it.
         - On one device the two cannot differ; pass a mesh to see that they agree on more.
 
@@ -217,15 +217,15 @@ def shard_map_vs_vmap(x: ArrayLike, *, mesh: MeshLike | None = None) -> jax.Arra
 
 @public("sw.primitives.shard_map_psum")
 def shard_map_psum(x: ArrayLike, *, mesh: MeshLike | None = None) -> jax.Array:
-    """Return the sum of all elements: each device adds up its own, a `psum` adds up the devices.
+    """Return the sum of all elements: each device sums its own, a `psum` adds the partial sums.
 
     Pitfalls:
-        - Without the `psum` each device has a part of the sum. On one device that is the sum, so
+        - Without the `psum` each device has a partial sum. On one device that is the sum, so
           the mistake shows only on more.
-        - The axis name must be one of the mesh's.
+        - The axis name must be an axis of the mesh.
         - After a `psum` all devices have the same value, so the output is replicated: `P()`.
-        - Every device must reach a collective. If a condition keeps one of them away, the others
-          wait forever.
+        - Every device must reach a collective. If a condition makes one of them skip it, the
+          others wait forever.
 
     Args:
         x: Numbers, `(N,)`.
@@ -242,7 +242,7 @@ def shard_map_psum(x: ArrayLike, *, mesh: MeshLike | None = None) -> jax.Array:
 
 
 def _update(model: nnx.Module, optimizer: nnx.Optimizer, shards: Any, mesh: Any) -> jax.Array:
-    """Update the model once, with the mean of the shards' gradients; the mean loss before it."""
+    """Update the model once, with the shards' mean gradient; return the mean loss before it."""
     graph, params = nnx.split(model)
 
     def shard_loss(params, xs, ys):
@@ -254,7 +254,7 @@ def _update(model: nnx.Module, optimizer: nnx.Optimizer, shards: Any, mesh: Any)
 
 
 def _over_shards(fn: Callable[..., Any], params: Any, shards: Any, mesh: Any, *, mean: bool) -> Any:
-    """`fn(params, *shard)` for each shard, the results stacked or their mean."""
+    """Return `fn(params, *shard)` for all shards: the stacked results, or their mean."""
     count = len(shards[0])
     mesh = virtual_mesh(data=count) if mesh is None else mesh
     mesh = _mesh_for(mesh, count, f"{count} shards")
@@ -278,14 +278,13 @@ def _vmapped(fn: Callable[..., Any], params: Any, shards: Any) -> jax.Array:
 
 
 def _spread(body: Callable[..., Any], mesh: AnyMesh, in_specs: Any, out_specs: Any) -> Any:
-    """`body` on every device of `mesh`: on the devices themselves, or simulated on this one."""
+    """Return a function that runs `body` on every device of `mesh`, or simulates that."""
     sharded = jax.shard_map(body, mesh=mesh, in_specs=in_specs, out_specs=out_specs)
     return jax.jit(sharded) if isinstance(mesh, Mesh) else simulate(sharded)
 
 
 def _mesh_for(mesh: MeshLike | None, count: int, what: str) -> AnyMesh:
-    """Return the mesh to run on, with Auto axes, so that arrays need not be placed on it
-    beforehand."""
+    """Return the mesh to run on. Its axes are Auto, so that arrays need not be placed on it."""
     if mesh is None:
         mesh = Mesh(np.array(jax.devices()[:1]), ("data",))
     mesh = one_mesh(mesh)
@@ -298,7 +297,7 @@ def _mesh_for(mesh: MeshLike | None, count: int, what: str) -> AnyMesh:
 
 
 def _split(name: str, count: SupportsFloat, **arrays: jax.Array) -> tuple[jax.Array, ...]:
-    """Return each array as `(count, length / count, ...)`: its shards, in order."""
+    """Reshape each array to `(count, length / count, ...)`: its shards, in order."""
     (first, length), *others = ((key, len(array)) for key, array in arrays.items())
     for other, found in others:
         if found != length:
@@ -323,7 +322,7 @@ def _must_divide(name: str, count: int, unit: str, size: int, what: str, rule: s
 
 
 def _array(name: str, value: ArrayLike, *dims: str) -> jax.Array:
-    """`value` as an array with these dimensions, none of them empty."""
+    """Return `value` as an array; raise unless it has these dimensions, none of them empty."""
     try:
         array = jnp.asarray(value if isinstance(value, jax.Array) else np.asarray(value))
     except (TypeError, ValueError, OverflowError) as error:
@@ -365,7 +364,7 @@ def _finite(name: str, value: SupportsFloat) -> float:
 
 
 def _number(name: str, value: Any) -> Any:
-    """Return a Python number, from a number or from an array without dimensions."""
+    """Return a number or a zero-dimensional array as a Python number."""
     number = value.item() if getattr(value, "shape", None) == () else value
     if isinstance(number, bool) or not isinstance(number, numbers.Real):
         raise ArgumentError(_refusal(name, f"found {value!r}", "It must be a number."))

@@ -29,12 +29,12 @@ class _Commands(TyperGroup):
         except ShardwiseError as error:
             typer.echo(f"{type(error).__name__}: {error}", err=True)
             raise typer.Exit(ExitCode.NOT_RUN) from error
-        except KeyboardInterrupt as error:  # SIGTERM comes as SystemExit, with its own code
+        except KeyboardInterrupt as error:  # SIGTERM raises SystemExit, with its own exit code
             if not was_told(error):
                 typer.echo("interrupted", err=True)
             raise typer.Exit(ExitCode.INTERRUPTED) from error
         except (BrokenPipeError, SystemExit) as error:
-            # Typer and rich would end with 1, which says that a case is wrong.
+            # Typer and rich would exit with 1, which means that a case is wrong.
             if not any(isinstance(e, BrokenPipeError) for e in (error, error.__context__)):
                 raise
             drop_the_rest()
@@ -59,7 +59,7 @@ app.command("explain")(explain.explain)
 app.command("inspect")(inspect.inspect)
 app.command(
     "launch",
-    # What follows the script is the script's.
+    # Arguments after the script belong to the script.
     context_settings={"allow_interspersed_args": False, "ignore_unknown_options": False},
 )(launch.launch)
 app.command("prove")(prove.prove)
@@ -84,14 +84,14 @@ def _shardwise(
 ) -> None: ...
 
 
-_command = typer.main.get_command(app)  # now, for it takes a while
+_command = typer.main.get_command(app)  # at import, since it takes a while
 
 
 def main(starting: Any = signal.default_int_handler) -> None:
-    """Run the command line, once it is imported.
+    """Run the command line.
 
     Args:
-        starting: What Ctrl-C does until a command begins.
+        starting: The handler of Ctrl-C until a command begins.
     """
     in_any_encoding()
     with printing():

@@ -1,4 +1,4 @@
-"""Find the cases of files and folders: which files to import, how, and what they declare."""
+"""Find the cases that files and folders declare, importing as few files as possible."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ HOW = """import shardwise as sw
 
 @dataclasses.dataclass(frozen=True)
 class Found:
-    """A case and its file; or, without a case, the error of importing the file."""
+    """A case and its file; or, without a case, the error from importing the file."""
 
     file: Path
     case: Case | None = None
@@ -56,7 +56,7 @@ def find_cases(targets: list[str]) -> list[Found]:
     """Return all cases of the files and folders named, each once.
 
     Raises:
-        ShardwiseError: A target is not there, or declares no case.
+        ShardwiseError: A target does not exist, or declares no case.
     """
     found: dict[Any, Found] = {}
     for target in targets:
@@ -91,7 +91,7 @@ def _cases_of(target: str) -> list[Found]:
 
 
 def split_target(target: str) -> tuple[str, str]:
-    """Split a target into a file and the name of a case; `::` as in pytest works too."""
+    """Split a target into a file and the name of a case; `::` as in pytest is accepted too."""
     found = re.fullmatch(r"(.+\.py)::?([^:]+)", target)
     return (found[1], found[2]) if found else (target, "")
 
@@ -131,7 +131,7 @@ def _skipped(folder: Path) -> bool:
 
 
 def declaring(files: Sequence[Path]) -> list[Path]:
-    """Return the files that declare cases, judged by their text: others are not imported.
+    """Return the files whose source declares cases; other files are not imported.
 
     A file declares cases if it uses `sw.case`, or a decorator imported from such a file: `from
     helpers import case`.
@@ -149,7 +149,7 @@ def declares_cases(file: Path) -> bool:
     if "shardwise" not in text or not re.search(r"\bcase\b", text):
         return False
     tree = _parsed(file)
-    # Importing a file that cannot be parsed raises its error.
+    # A file that cannot be parsed is imported, so that its error is reported.
     return tree is None or any(map(_names_case, ast.walk(tree)))
 
 
@@ -196,7 +196,7 @@ def _cases_in(file: Path) -> list[Found]:
 
 
 def _held(module: ModuleType) -> list[Case]:
-    """Return the cases among the names of a module, each once; also imported ones."""
+    """Return the cases in the namespace of a module, each once, including imported ones."""
     from .._analysis.check import Case
 
     return list({id(x): x for x in vars(module).values() if isinstance(x, Case)}.values())
@@ -264,8 +264,7 @@ def _execute(file: Path, name: str) -> ModuleType:
 
 
 def _module_name(file: Path) -> tuple[Path, str]:
-    """Return the folder that the import starts from, and the name: packages have an
-    `__init__.py`."""
+    """Return the folder to put on `sys.path` and the module name, including packages."""
     root, parts = file.parent, [file.stem] if file.stem != "__init__" else []
     while (root / "__init__.py").exists() and root.parent != root:
         parts.insert(0, root.name)

@@ -1,7 +1,7 @@
 """The settings of a project: `[tool.shardwise]` in its `pyproject.toml`.
 
-The nearest `pyproject.toml` counts, from the working directory upwards. Options on the command line
-have precedence. An unknown or invalid setting is an error.
+The nearest `pyproject.toml` is used, from the working directory upwards. Options on the command
+line have precedence. An unknown or invalid setting raises an error.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ SETTINGS: dict[str, Callable[[Path, str, Any], Any]] = {
     "all_meshes": _switch,
     "expect": _bounds,
 }
-"""Each setting, and what reads it."""
+"""Each setting, and the function that reads it."""
 
 
 def _kind(value: Any) -> str:

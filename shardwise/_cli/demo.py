@@ -1,4 +1,4 @@
-"""`shardwise demo`: what the library is for, on programs that run in less than a minute."""
+"""`shardwise demo`: show the library on programs that run in less than a minute."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def _show_cost(console: Console, programs: Any, batch: int, width: int) -> None:
 
 
 def _costs(programs: Any, batch: int, width: int) -> Iterator[tuple[str, float, int | None]]:
-    """Name, median seconds and temporary bytes of one gradient, unsharded and simulated."""
+    """Yield name, median seconds and temporary bytes of the unsharded and simulated gradients."""
     import jax
 
     from .._engine.simulate import simulate
@@ -193,7 +193,7 @@ def _costs(programs: Any, batch: int, width: int) -> Iterator[tuple[str, float, 
 
 
 def _median_seconds(steps: Mapping[str, Callable[..., Any]], args: Any) -> dict[str, float]:
-    """Interleaved, so that a busy moment of the machine hits all of them alike."""
+    """Time the steps in turn, so that other load on the machine affects all of them equally."""
     import statistics
     import time
 

@@ -146,12 +146,12 @@ def load_data(options: list[str]) -> Any:
 
 
 def find(name: str, wanted: Callable[[Any], bool] = lambda _: True, option: str = "") -> Any:
-    """Return the object that `package.module:name` or `file.py:name` stands for.
+    """Return the object that `package.module:name` or `file.py:name` names.
 
     Args:
         name: The argument.
-        wanted: Whether an object may be suggested, if there is none of this name.
-        option: The option before it, with a space; empty for the function.
+        wanted: Whether an object may be suggested, if there is none with this name.
+        option: The option of the argument, with a trailing space; empty for the function.
     """
     place, _, attribute = name.rpartition(":")
     typed = f"{option}{name}"
@@ -191,13 +191,13 @@ def _load_file(path: Path, name: str) -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules.setdefault(path.stem, module)  # dataclasses and pickles look their module up
+    sys.modules.setdefault(path.stem, module)  # dataclasses and pickle look up their module
     spec.loader.exec_module(module)
     return module
 
 
 def _makes_state(held: Any) -> bool:
-    """Return whether it is a function that returns the state; a Flax module is callable too."""
+    """Return whether an object is a function or class, and not a callable Flax module."""
     return callable(held) and (hasattr(held, "__code__") or isinstance(held, type))
 
 
@@ -241,7 +241,7 @@ def _load(path: str) -> Any:
 def _no_file(path: str) -> ShardingError:
     folder = Path(path).parent
     there = sorted(one.name for one in folder.glob("*.npy")) if folder.is_dir() else []
-    stems = [name.removesuffix(".npy") for name in there]  # without the suffix that all share
+    stems = [name.removesuffix(".npy") for name in there]  # it is in all of them
     near = difflib.get_close_matches(Path(path).name.removesuffix(".npy"), stems, n=1)
     remedy = "name a .npy file that is there, as np.save writes it."
     if there:

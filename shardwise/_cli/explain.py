@@ -1,4 +1,4 @@
-"""`shardwise explain`: what the cases of a file send, store and cost."""
+"""`shardwise explain`: the communication, memory and cost of the cases of a file."""
 
 from __future__ import annotations
 
@@ -201,7 +201,7 @@ class Explained:
         return found
 
     def show(self) -> None:
-        """Print it for people."""
+        """Print the report, the comparison or the changes as text."""
         if self.report is None:
             console().print(full_text(self.outcome, verbose=False))
         elif self.beside is not None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from .._analysis.check import Fix
 
 ROUNDS, ROUND = 8, "SHARDWISE_FIX_ROUND"
-"""How often files are fixed and checked again at most, and the variable that counts it."""
+"""The maximum number of rounds of fixing and checking, and the variable that counts them."""
 
 BYTE_ORDER_MARK = "\ufeff"
 
@@ -31,7 +31,7 @@ def fixes_of(outcomes: Sequence[Outcome]) -> list[Fix]:
 
 
 def patches(outcomes: Sequence[Outcome]) -> Iterator[str]:
-    """Yield the diffs, one for each file: a second one would not apply after the first."""
+    """Yield one diff for each file, since a second one would not apply after the first."""
     first: dict[str, Fix] = {}
     for fix in fixes_of(outcomes):
         if fix.file in first:
@@ -44,7 +44,7 @@ def patches(outcomes: Sequence[Outcome]) -> Iterator[str]:
 
 
 def _patch(fix: Fix) -> str:
-    """Return the diff of a fix with the line endings of its file: without them none applies."""
+    """Return the diff of a fix with the line endings of its file, without which it would fail."""
     from .._analysis.fixes.source import shown_path, unified_diff
 
     kept = _content(Path(fix.file)) or ""
@@ -55,14 +55,14 @@ def _patch(fix: Fix) -> str:
 
 
 def _as_in(kept: str, text: str) -> str:
-    """Return text with the line endings, the last of them too, and the mark of a file."""
+    """Return text with the line endings, final newline and byte order mark of a file."""
     mark = BYTE_ORDER_MARK if kept.startswith(BYTE_ORDER_MARK) else ""
     text = text if kept.endswith("\n") else text.removesuffix("\n")
     return mark + (text.replace("\n", "\r\n") if "\r\n" in kept else text)
 
 
 def apply_fixes(outcomes: Sequence[Outcome], targets: Sequence[str]) -> int:
-    """Write the fixed files and return how many. A file that must not be changed is reported."""
+    """Write the fixed files, report the files that must not be changed, and return the count."""
     count, done = 0, set()
     for fix in fixes_of(outcomes):
         file = Path(fix.file)

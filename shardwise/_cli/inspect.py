@@ -1,4 +1,4 @@
-"""`shardwise inspect`: every value of the cases of a file, on each device."""
+"""`shardwise inspect`: show every value of the cases of a file, on each device."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     Inspected = tuple[Outcome, Inspection | None]
 
 MOST = 64
-"""The most devices of the default mesh, if the case has one of this size."""
+"""The maximum number of devices of the default mesh, if the case has a mesh that small."""
 
 
 def inspect(
@@ -118,7 +118,7 @@ def _at(found: list[Inspected], line: str | None, where: str | None) -> list[Ins
 def _chosen(sizes: Any) -> tuple[dict[str, int], str]:
     """Return the largest mesh of a case that is not too large, and a note if it has a larger one.
 
-    Only a mesh of the case: its program need not fit any other.
+    Only meshes of the case are considered: its program need not work on others.
     """
     from .._analysis.check.options import expand, words
 

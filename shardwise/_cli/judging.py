@@ -1,4 +1,4 @@
-"""What `check` and `prove` share: find the cases, judge each, print, exit."""
+"""The shared part of `check` and `prove`: find the cases, judge each, print, exit."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .silencing import LooksFor, Unused, unused_in
 from .status import ExitCode
 
 Judge = Callable[[Any, Callable[..., Any], tuple[Any, ...]], Any]
-"""A case, its function and its arguments to a verdict or a proof."""
+"""A function from a case, its function and its arguments to a verdict or a proof."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,9 +44,9 @@ class Asked:
 
 
 def judge_all(asked: Asked, verb: str, judge: Judge, looks_for: LooksFor) -> NoReturn:
-    """Judge every case, show each outcome as it comes, and exit.
+    """Judge every case, print each outcome at once, and exit.
 
-    A comment about a fault that this judge does not look for is left alone.
+    A comment about a fault that this judge does not look for is not reported as unused.
     """
     matches = None if asked.select is None else parse_expression(asked.select)
     with path_as_it_was():
@@ -89,7 +89,7 @@ def _run_all(
 ) -> list[Outcome]:
     outcomes = []
     for number, one in enumerate(cases, 1):
-        # What a program prints goes to standard error: standard output is for the outcome.
+        # Output of the program goes to standard error: standard output is for the outcome.
         line = f"{verb} {one.name}" + (f" ({number} of {len(cases)})" if len(cases) > 1 else "")
         with telling(line), contextlib.redirect_stdout(sys.stderr):
             outcome = _run(one, judge, asked)

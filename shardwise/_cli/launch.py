@@ -1,4 +1,4 @@
-"""`shardwise launch`: a script as several processes, on this machine or on several."""
+"""`shardwise launch`: run a script as several processes, on one machine or several."""
 
 from __future__ import annotations
 

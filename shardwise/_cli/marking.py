@@ -1,4 +1,4 @@
-"""Marking: one solution or a folder of them, and verdicts as text, JSON and CSV."""
+"""Mark a solution or a folder of solutions, and print verdicts as text, JSON and CSV."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Format(enum.StrEnum):
-    """How verdicts are printed."""
+    """The formats of verdicts."""
 
     TEXT = "text"
     JSON = "json"
@@ -33,8 +33,7 @@ class Format(enum.StrEnum):
 
 
 def folder_of(place: Path, exercises: Path | None) -> Any:
-    """Return the practice folder that a file's place belongs to, if its exercises are those asked
-    for."""
+    """Return the practice folder at or above a path, if it uses the requested exercises."""
     from .._practice.folder import Folder
 
     if not Folder.above(place):
@@ -44,12 +43,12 @@ def folder_of(place: Path, exercises: Path | None) -> Any:
 
 
 def note(folder: Any, one: Any, found: Judgement) -> str:
-    """Record a verdict on a file of a practice folder, as the watcher does; what comes next."""
+    """Record a verdict in a practice folder, as the watcher does, and return what to do next."""
     if folder is None or not found.ok:
         return ""
     try:
         return folder.onward(folder.note(one, found))
-    except ShardwiseError as error:  # the verdict stands, wherever it can be written down
+    except ShardwiseError as error:  # the verdict is valid even if it cannot be recorded
         typer.echo(f"The progress was not recorded. {error}", err=True)
         return ""
 
@@ -62,7 +61,7 @@ def judge_all(
     seed: int | None,
     unsafe: bool = False,
 ) -> None:
-    """Mark every solution in a folder and below; ends with the exit code."""
+    """Mark every solution in a folder and below, and exit."""
     from .._practice.exercise import load_all
     from .._practice.judge import Judge
 
@@ -85,7 +84,7 @@ def judge_all(
         made.sandbox.require_walls()
         for index, (who, one, file) in enumerate(pairs):
             found = _judged(made, one, file, folder, seed)
-            # A class's folders are marked from outside; their progress is their owners'.
+            # Only the user's own progress is recorded, not that of a class's folders.
             note(own, one, found)
             right += found.ok
             _write_mark(who, found, output, index == 0)
@@ -97,7 +96,7 @@ def judge_all(
 
 
 def _write_mark(who: str, found: Judgement, output: Format, first: bool) -> None:
-    """Write one mark at once: should the machine stop, those before it are there."""
+    """Write one mark immediately, so that a crash does not lose those before it."""
     if output is Format.JSON:
         text = json.dumps({"who": who, **found.to_dict()}, indent=2)
         typer.echo(("[\n" if first else ",\n") + textwrap.indent(text, "  "), nl=False)
@@ -110,14 +109,14 @@ def _write_mark(who: str, found: Judgement, output: Format, first: bool) -> None
 
 
 def _judged(made: Judge, one: Any, file: Path, folder: Path, seed: int | None) -> Judgement:
-    """Return a verdict, whatever the file is: one submission, one row."""
+    """Return a verdict, even if judging fails, so that every submission gets a row."""
     from .._practice.verdict import NOT_RUN, Judgement
 
     try:
         if file.resolve() != folder.resolve() / file.relative_to(folder):
             raise ShardwiseError("It is a symbolic link: hand in the file itself.")
         return made.judge_file(one, file, seed)
-    except Exception as error:  # whatever it is, the others have their rows
+    except Exception as error:  # the other submissions must still be judged
         reason = (
             str(error) if isinstance(error, ShardwiseError) else f"{type(error).__name__}: {error}"
         )
@@ -126,7 +125,7 @@ def _judged(made: Judge, one: Any, file: Path, folder: Path, seed: int | None) -
 
 
 def _why(found: Judgement) -> str:
-    """Return why a solution is not right, on one line."""
+    """Return the reason why a solution is not right, on one line."""
     if found.ok:
         return ""
     text = found.pitfall.title if found.pitfall else found.reason
@@ -134,20 +133,20 @@ def _why(found: Judgement) -> str:
 
 
 def walls(unsafe: bool) -> tuple[str, ...]:
-    """Return the walls to leave out."""
+    """Return the parts of the sandbox to leave out."""
     from .._practice.sandbox.walls import ALL
 
     return ALL if unsafe else ()
 
 
 def warn(made: Judge) -> None:
-    """Say, before anything is judged, what does not stand around it."""
+    """Print a warning about the missing parts of the sandbox."""
     if warning := made.sandbox.warning():
         typer.echo(warning, err=True)
 
 
 def _solutions(folder: Path, exercises: list[Any]) -> Iterator[tuple[str, Any, Path]]:
-    """Whose, which exercise, which file: all files that are called after an exercise."""
+    """Yield owner, exercise and path of every file named after an exercise."""
     if not folder.is_dir():
         raise ShardwiseError(
             "there is no such folder",
@@ -163,7 +162,7 @@ def _solutions(folder: Path, exercises: list[Any]) -> Iterator[tuple[str, Any, P
 
 
 def _files(folder: Path) -> Iterator[Path]:
-    """Yield the files below a folder, at any depth; report what cannot be listed."""
+    """Yield the files below a folder, at any depth; report folders that cannot be listed."""
     pending = [folder]
     while pending:
         try:
@@ -195,7 +194,7 @@ def _row(who: str, found: Judgement) -> dict[str, Any]:
 
 
 def limits(seconds: float) -> Any:
-    """Return what a run of a solution may take."""
+    """Return the limits for a run of a solution."""
     from .._practice.sandbox.host import Limits
 
     return Limits(seconds=seconds, cpu=max(1, round(seconds * 2 / 3)))
@@ -216,7 +215,7 @@ def say(found: Judgement, output: Format) -> None:
 
 
 def exit_code(found: Judgement) -> ExitCode:
-    """Return what the command ends with."""
+    """Return the exit code for a verdict."""
     from .._practice.verdict import NOT_RUN
 
     if found.status == NOT_RUN:
@@ -225,14 +224,14 @@ def exit_code(found: Judgement) -> ExitCode:
 
 
 def _cell(value: Any) -> Any:
-    """Return a value that no spreadsheet takes for a formula."""
+    """Escape a value that a spreadsheet would treat as a formula."""
     return (
         f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@")) else value
     )
 
 
 def as_csv(rows: list[dict[str, Any]], head: bool = True) -> str:
-    """Return rows as CSV, by default with their head."""
+    """Return rows as CSV, by default with a header."""
     out = io.StringIO()
     writer = csv.DictWriter(out, list(rows[0]) if rows else [], lineterminator="\n")
     if head:

@@ -16,14 +16,14 @@ Mesh = dict[str, int]
 
 
 class Printed(enum.StrEnum):
-    """How `explain` and `inspect` print what they find."""
+    """The output formats of `explain` and `inspect`."""
 
     TEXT = "text"
     JSON = "json"
 
 
 class Format(enum.StrEnum):
-    """How `check` and `prove` print what they find."""
+    """The output formats of `check` and `prove`."""
 
     TEXT = "text"
     JSON = "json"
@@ -74,7 +74,7 @@ Verbose = Annotated[
 
 
 def meshes(help_text: str) -> Any:
-    """`--mesh`, with the sizes to try."""
+    """Return the option `--mesh`, with the sizes to try."""
     return typer.Option("--mesh", metavar="AXIS=SIZES,...", help=help_text)
 
 
@@ -84,7 +84,7 @@ def one(help_text: str) -> Any:
 
 
 def page(help_text: str) -> Any:
-    """`--html`, a page to write."""
+    """Return the option `--html`, a page to write."""
     return typer.Option("--html", metavar="FILE", help=help_text)
 
 
@@ -103,7 +103,7 @@ def one_mesh(text: str, option: str = "--mesh") -> Mesh:
 
 
 def prepare(targets: list[str] | None, devices: int | None) -> tuple[list[str], config.Settings]:
-    """Return the targets and the settings of the project; start JAX with the devices they set."""
+    """Return the targets and the project settings, after starting JAX with their devices."""
     settings = config.load()
     chosen = targets or list(settings.paths)
     if not chosen:

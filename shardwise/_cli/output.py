@@ -15,7 +15,7 @@ from .._base.errors import ShardwiseError, explain_error
 from .status import ExitCode
 
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
-"""The errors of writing to a full disk."""
+"""The errors from writing to a full disk."""
 
 PRINTERS = (
     *(__name__, "shardwise._analysis.explain.text", "shardwise._practice.watch"),
@@ -25,7 +25,7 @@ PRINTERS = (
 
 
 def in_any_encoding() -> None:
-    """Print characters that the terminal cannot encode as `?`."""
+    """Replace characters that the terminal cannot encode by `?`."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and stream.errors in ("strict", "surrogateescape"):
             stream.reconfigure(errors="replace")
@@ -33,7 +33,7 @@ def in_any_encoding() -> None:
 
 @contextlib.contextmanager
 def printing() -> Iterator[None]:
-    """Run a command; if standard output cannot be written, print one line and exit with 2."""
+    """Handle errors of writing to standard output: print one line, and exit with 2."""
     try:
         try:
             yield
@@ -63,7 +63,7 @@ def _is_of_printing(error: OSError) -> bool:
 
 
 def _flush() -> None:
-    """Flush standard output, where errors are still reported."""
+    """Flush standard output while errors can still be reported."""
     try:
         if sys.stdout is not None:
             sys.stdout.flush()
@@ -72,7 +72,7 @@ def _flush() -> None:
 
 
 def drop_the_rest() -> None:
-    """Discard further output: Python would flush again at exit, and fail."""
+    """Discard further output, since Python's flush at exit would fail."""
     with contextlib.suppress(OSError, ValueError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())

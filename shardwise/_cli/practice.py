@@ -69,7 +69,7 @@ def practice(
 
 
 def _refuse_before(context: typer.Context, command: str) -> None:
-    """An option before a command is not one of the command's, and would be lost."""
+    """Raise for an option before a subcommand, which would not receive it."""
     options = {"where": "--dir", "exercises": "--exercises", "seconds": "--seconds"}
     for name, option in options.items():
         source = context.get_parameter_source(name)
@@ -271,7 +271,7 @@ def judge(
 
 
 def _own_folder(where: Path, exercises: Path | None, name: str) -> Any:
-    """Return the practice folder here, whose file is judged where none is named."""
+    """Return the practice folder at or above a path, for a call of `judge` without a file."""
     from .._practice.folder import Folder
 
     if Folder.above(where):

@@ -1,4 +1,4 @@
-"""`shardwise prove`: is every case of a file or folder right for all inputs, from shapes alone."""
+"""`shardwise prove`: prove from shapes that every case is right for all inputs."""
 
 from __future__ import annotations
 

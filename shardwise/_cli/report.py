@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """A case with its verdict, or with the error of running it."""
+    """A case with its verdict, or with the error from running it."""
 
     found: Found
     verdict: Verdict | Proof | None = None
@@ -35,7 +35,7 @@ class Outcome:
 
     @property
     def wrong(self) -> bool:
-        """Whether it is wrong and not silenced."""
+        """Whether the case is wrong and not silenced."""
         if self.verdict is None or self.verdict.ok or self.unknown:
             return False
         return any(finding.certain for finding in self.findings) or not self.silenced
@@ -58,7 +58,7 @@ class Outcome:
 
     @property
     def reason(self) -> str:
-        """Why it could not be run."""
+        """The reason why the case could not be run."""
         error = self.error
         if error is None:
             return ""
@@ -124,7 +124,7 @@ def as_json(outcomes: Sequence[Outcome], unused: Sequence[Any] = ()) -> str:
 
 
 def github_commands(outcome: Outcome) -> Iterator[str]:
-    """Workflow commands, from which GitHub makes annotations in the diff of a pull request."""
+    """Yield workflow commands, which GitHub shows as annotations in a pull request."""
     if outcome.error is not None:
         found = outcome.found
         yield command("error", shown(found.file), found.line, "could not be run", outcome.reason)
@@ -159,7 +159,7 @@ def _property(text: str) -> str:
 
 
 def short_lines(outcome: Outcome) -> Iterator[str]:
-    """Yield one line for each thing that is wrong: `train.py:31:9: SW101 result is ...`."""
+    """Yield one line for each certain finding: `train.py:31:9: SW101 result is ...`."""
     if outcome.error is not None:
         found = outcome.found
         yield f"{shown(found.file)}:{found.line}: {found.name} could not be run: {outcome.reason}"
@@ -170,7 +170,7 @@ def short_lines(outcome: Outcome) -> Iterator[str]:
 
 
 def place(finding: Finding, found: Found) -> tuple[str, int, int]:
-    """Return where a finding is shown: its line, or where its case is declared."""
+    """Return file, line and column of a finding, or of the declaration of its case."""
     where = finding.where
     if not where.file:
         return shown(found.file), found.line, 1
@@ -262,7 +262,7 @@ DIFF = {"+": "green", "-": "red", "@": "dim"}
 
 
 def _excerpt(finding: Finding, color: str) -> Text:
-    """Return the line with its neighbours and a caret under the call, as linters show it."""
+    """Return the line with its neighbours and carets under the call, as linters do."""
     from rich.text import Text
 
     from .._analysis.check import underline
@@ -282,7 +282,7 @@ def _excerpt(finding: Finding, color: str) -> Text:
 
 
 def last_line(error: BaseException) -> str:
-    """Return the last line of the user's own code on the way to an error that is not ours."""
+    """Return the last line of the user's code in the traceback of an error that is not ours."""
     if isinstance(error, ShardwiseError):
         return ""
     from .. import _jax

@@ -1,4 +1,4 @@
-"""`shardwise rule`: what a code stands for."""
+"""`shardwise rule`: print the documentation of a code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the commands that run cases share: import path, devices, console."""
+"""Helpers of the commands that run cases: import path, devices, console."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def start_devices(count: int) -> None:
-    """Start JAX with that many virtual CPU devices; it reads the flags at startup."""
+    """Start JAX with `count` virtual CPU devices; JAX reads the flags only at startup."""
     flag = "--xla_force_host_platform_device_count"
     others = re.sub(rf"{flag}=\S*", "", os.environ.get("XLA_FLAGS", ""))
     os.environ["XLA_FLAGS"] = f"{others} {flag}={count}".strip()

@@ -21,7 +21,7 @@ SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 
 
 def as_sarif(outcomes: Sequence[Outcome], unused: Sequence[Unused]) -> str:
-    """Return all findings as one run; silenced ones are there and marked as such."""
+    """Return all findings as one run, in which silenced ones are marked as suppressed."""
     results = [
         _result(finding, outcome, silenced)
         for outcome in outcomes
@@ -72,7 +72,7 @@ def _result(finding: Finding, outcome: Outcome, silenced: bool) -> dict[str, Any
 
 
 def _fixes(finding: Finding) -> dict[str, Any]:
-    """Return a verified fix, as the lines that it replaces."""
+    """Return a verified fix as replacements of lines."""
     if finding.fix is None:
         return {}
     old = finding.fix.before.splitlines(keepends=True)
@@ -101,8 +101,7 @@ def _fixes(finding: Finding) -> dict[str, Any]:
 
 
 def _meshes(outcome: Outcome) -> dict[str, list[str]]:
-    """Return the meshes that the case is wrong on and those that it is right on; of a proof, by
-    status."""
+    """Return the meshes on which the case is wrong and right; for a proof, by status."""
     from .._analysis.check import Verdict
 
     verdict = outcome.verdict
@@ -114,7 +113,7 @@ def _meshes(outcome: Outcome) -> dict[str, list[str]]:
 
 
 def _silencer(finding: Finding, outcome: Outcome) -> str:
-    """Return whether a comment or the settings silence a finding."""
+    """Return the SARIF kind of a suppression: by a comment in the source, or by the settings."""
     by_comment = {code for _, _, code in outcome.silencers()}
     return "inSource" if finding.code in by_comment else "external"
 

@@ -1,4 +1,4 @@
-"""Comments that silence nothing: reported, so that they do not outlive their reason."""
+"""Find comments that silence nothing, so that they can be removed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LooksFor = Callable[[type[Fault]], bool]
 
 @dataclasses.dataclass(frozen=True)
 class Unused:
-    """A code of a comment, and why it silences nothing."""
+    """A code in a comment, and the reason why it silences nothing."""
 
     file: str
     line: int
@@ -42,8 +42,10 @@ class Unused:
 def unused_in(
     outcomes: Sequence[Outcome], targets: Sequence[str], looks_for: LooksFor
 ) -> list[Unused]:
-    """Return the comments without effect in files of which a command, which `looks_for` faults,
-    ran all cases."""
+    """Return the comments without effect, in files all of whose cases were run.
+
+    Only codes of faults that the command `looks_for` count.
+    """
     from .._analysis.check import ignores_in
 
     whole = {str(one.found.file) for one in outcomes if _whole(one.found.file, targets)}
@@ -58,8 +60,7 @@ def unused_in(
 
 
 def _whole(file: Path, targets: Sequence[str]) -> bool:
-    """Return whether a file, or a folder that holds it, is among the targets: not one case of
-    it."""
+    """Return whether a file, or a folder that contains it, is a target as a whole."""
     paths = [Path(target).resolve() for target in targets]
     return any(file == path or path in file.parents for path in paths)
 

@@ -1,4 +1,4 @@
-"""What the exit codes mean, for every command."""
+"""The exit codes of all commands."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import enum
 
 
 class ExitCode(enum.IntEnum):
-    """0 and 1 are answers; 2 and 3 mean that there is none.
+    """The exit codes: 0 and 1 are answers, 2 and 3 mean that there is none.
 
-    A command that a signal ended has 128 + its number, as in a shell: 130 for Ctrl-C, 143 for
-    SIGTERM, 141 for a closed pipe, as behind `| head -1`.
+    A command that was ended by a signal exits with 128 + its number, as in a shell: 130 for
+    Ctrl-C, 143 for SIGTERM, 141 for a closed pipe, such as `| head -1`.
     """
 
     OK = 0

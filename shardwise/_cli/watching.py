@@ -1,7 +1,7 @@
 """`shardwise check --watch`: check again each time a file is saved.
 
-Each check is a process of its own: the files are imported anew, whatever they import as well, and
-an error in one of them ends that check and not the watch.
+Each check runs in a new process, which imports the files and their dependencies anew. An error in
+one of them ends that check, but not the watch.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def watch_and_check(targets: list[str], flags: Mapping[str, Any], output: Format
 
 
 def _words(flags: Mapping[str, Any], output: Format) -> Iterator[str]:
-    """Yield the options again, as they are written."""
+    """Yield the options as command-line arguments."""
     yield from ("--format", output.value)
     for name, value in flags.items():
         if value is True:
@@ -65,13 +65,13 @@ def _changes(folders: list[Path]) -> Iterator[list[str]]:
 
 
 def _seen(folders: list[Path]) -> dict[str, tuple[int, int]]:
-    """Return each Python file with its time and its size."""
+    """Return the modification time and the size of each Python file."""
     found = {}
     for folder in folders:
         for file in python_files(folder):
             try:
                 state = file.stat()
             except OSError:
-                continue  # it was deleted meanwhile
+                continue  # it was deleted in the meantime
             found[str(file)] = (state.st_mtime_ns, state.st_size)
     return found

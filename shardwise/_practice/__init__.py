@@ -1,1 +1,1 @@
-"""`practice`: exercises in sharded JAX, and a judge that sees more than one device."""
+"""`practice`: exercises in sharded JAX, judged on several simulated devices."""

@@ -1,4 +1,4 @@
-"""The runs of an exercise: on which meshes, with which arguments, and what should come out."""
+"""The runs of an exercise: their meshes, arguments and expected results."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from .sandbox import wire
 from .sandbox.host import Sandbox
 
 DEVICES = 8
-"""How many devices a solution finds that makes a mesh by itself of as many as it has shards."""
+"""The number of devices for a solution that builds a mesh with one device per shard."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """One run of an exercise: a mesh, the arguments, and what should come out."""
+    """One run of an exercise: a mesh, the arguments, and the expected result."""
 
     sizes: Mapping[str, int]
     args: tuple[Any, ...]
@@ -30,11 +30,11 @@ class Case:
 
 
 def cases(exercise: Exercise, seed: int, sandbox: Sandbox) -> list[Case]:
-    """The runs of an exercise, with what should come out of each."""
+    """Return the runs of an exercise, with their expected results."""
     task = exercise.task
     found = []
     for sizes in exercise.meshes:
-        # The same numbers for every mesh: only the mesh differs.
+        # The same seed for every mesh, so that only the mesh differs.
         args = tuple(task.inputs(np.random.default_rng(seed), dict(sizes)))
         expected = right(exercise, sizes, args, sandbox)
         mistakes = task.mistakes(dict(sizes), *args) if hasattr(task, "mistakes") else {}
@@ -50,7 +50,7 @@ def _plain(value: Any) -> Any:
 def right(
     exercise: Exercise, sizes: Mapping[str, int], args: tuple[Any, ...], sandbox: Sandbox
 ) -> Any:
-    """Return what should come out: of `expected` in task.py, or of the solution on one device."""
+    """Return the expected result: from `expected` in task.py, or the solution on one device."""
     if hasattr(exercise.task, "expected"):
         return exercise.task.expected(*args)
     return _by_solution(exercise, sizes, args, sandbox)
@@ -59,7 +59,7 @@ def right(
 def _by_solution(
     exercise: Exercise, sizes: Mapping[str, int], args: tuple[Any, ...], sandbox: Sandbox
 ) -> Any:
-    """What the exercise's own solution gives on one device."""
+    """Return the result of the exercise's own solution on one device."""
     ones = dict.fromkeys(sizes, 1)
     (ran,) = sandbox.run([job(exercise, ones, args, "run")], exercise.solution, "solution.py")
     if ran.data is None or "value" not in ran.data:
@@ -77,7 +77,7 @@ def _by_solution(
 def job(
     exercise: Exercise, sizes: Mapping[str, int], args: tuple[Any, ...], kind: str
 ) -> dict[str, Any]:
-    """Return what a process is asked to do: `run`, `look`, `export` or `replay`."""
+    """Return the job for a process, of this kind: `run`, `look`, `export` or `replay`."""
     count = math.prod(sizes.values())
     own = exercise.form == "replace"
     return {

@@ -1,4 +1,4 @@
-"""When is a result what was expected, and how is it shown in a few words."""
+"""Compare results with expected ones, and format them briefly."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ import numpy as np
 from .sandbox.wire import Other
 
 RTOL, ATOL = 2e-4, 2e-5
-"""Sums over devices are taken in another order. The second is relative to the largest entry."""
+"""Tolerances, since sums over devices round differently; ATOL is relative to the largest entry."""
 
 ROOM = 60
-"""Characters of a value that are shown."""
+"""The maximum number of characters of a formatted value."""
 
 
 def same(found: Any, expected: Any) -> bool:
-    """Whether a result is what was expected, up to rounding."""
+    """Return whether a result equals the expected one, up to rounding."""
     return not difference(found, expected)
 
 
 def difference(found: Any, expected: Any) -> str:
-    """What is different: `kind`, `shape`, `finite`, `numbers`, or nothing."""
+    """Return how a result differs: `kind`, `shape`, `finite`, `numbers`, or an empty string."""
     if isinstance(expected, Mapping):
         if not isinstance(found, Mapping) or set(found) != {str(key) for key in expected}:
             return "kind"
@@ -51,7 +51,7 @@ def _first(found: Any) -> str:
 
 
 def as_array(found: Any) -> np.ndarray | None:
-    """A result as an array: also a list of numbers; None for what is none."""
+    """Return a result, which may be a list of numbers, as an array; None if it is not numeric."""
     if isinstance(found, np.ndarray):
         return found
     if found is None or isinstance(found, Other | dict):
@@ -64,7 +64,7 @@ def as_array(found: Any) -> np.ndarray | None:
 
 
 def factor(found: Any, expected: Any) -> float | None:
-    """The one number by which all of a result is too large, if there is one."""
+    """Return the factor by which a result is too large, if it is the same for all elements."""
     got, want = _flat(found), _flat(expected)
     if got is None or want is None or got.shape != want.shape or not np.isfinite(got).all():
         return None
@@ -89,7 +89,7 @@ def _flat(value: Any) -> np.ndarray | None:
 
 
 def shown(value: Any, beside: Any = None) -> str:
-    """A value in a few words; of a large array the first entry that differs from `beside`."""
+    """Format a value briefly; for a large array, the first entry that differs from `beside`."""
     if isinstance(value, Mapping):
         twins = beside if isinstance(beside, Mapping) else {}
         pairs = [(one, twins.get(key)) for key, one in value.items()]
@@ -111,7 +111,7 @@ def shown(value: Any, beside: Any = None) -> str:
 
 
 def shapes(found: Any, expected: Any, part: str = "") -> tuple[str, str] | None:
-    """Return the expected and the found shape as text, where the shapes differ."""
+    """Return the expected and the found shape as text, if they differ."""
     if difference(found, expected) != "shape":
         return None
     if isinstance(expected, Mapping):
@@ -127,7 +127,7 @@ def shapes(found: Any, expected: Any, part: str = "") -> tuple[str, str] | None:
 
 
 def _where(array: np.ndarray, twin: np.ndarray | None) -> tuple[int, ...]:
-    """The entry to show: the first that is clearly off, or the first of all."""
+    """Return the index of the entry to show: the first one clearly wrong, or the first of all."""
     if twin is not None and twin.shape == array.shape:
         a, b = array.astype(np.float64), twin.astype(np.float64)
         off = ~np.isclose(a, b, rtol=RTOL, atol=ATOL * float(np.abs(b).max(initial=0.0)))
@@ -137,7 +137,7 @@ def _where(array: np.ndarray, twin: np.ndarray | None) -> tuple[int, ...]:
 
 
 def _parts(shown_: list[str], pairs: list[tuple[Any, Any]]) -> str:
-    """The parts of a value; of many, the first that differs from its twin, which is not cut."""
+    """Join the formatted parts of a value; if too long, only the first that differs, uncut."""
     whole = ", ".join(shown_)
     if len(whole) <= ROOM:
         return whole
@@ -154,7 +154,7 @@ def _differ(one: Any, twin: Any) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """Names as strings and sequences as lists, as what comes out of the sandbox has them."""
+    """Convert keys to strings and sequences to lists, as in results from the sandbox."""
     if isinstance(value, Mapping):
         return {str(key): _plain(one) for key, one in value.items()}
     return [_plain(one) for one in value] if isinstance(value, list | tuple) else value

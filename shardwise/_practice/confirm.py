@@ -1,8 +1,8 @@
-"""Confirm a right solution where it cannot interfere.
+"""Confirm a right solution in a process that it cannot influence.
 
-What a solution's own process says of it could be forged there. So JAX makes one program of the
-whole function, and that program, as data, is run in a process that never sees the solution, on
-numbers that the solution never saw. Its text says which collectives it has.
+A solution could forge the report of its own process. So JAX traces the whole function to one
+program, and that program, as data, is run in a process that never runs the solution, on new
+inputs. The text of the program shows which collectives it has.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from .exercise import Exercise
 from .sandbox.host import Sandbox
 
 FORMS = ("mesh", "replace")
-"""Exercises whose function is one program with a shard_map in it."""
+"""The forms of exercises whose function is one program that contains a shard_map."""
 
 UNSEEN = ("unchecked", "vmap")
-"""Requirements that leave no trace in a program."""
+"""Requirements that cannot be seen in a traced program."""
 
 
 class Untraced(Exception):
-    """JAX cannot make one program of the function, as of one that calls float() on a result."""
+    """JAX cannot trace the function as one program, for example because it calls float()."""
 
 
 def pitfall(
@@ -37,7 +37,7 @@ def pitfall(
     name: str,
     seed: int,
 ) -> tuple[str, str]:
-    """Return the pitfall and the reason of a solution that only seems right; nothing if it is."""
+    """Return the pitfall and the reason of a solution that only seems right; empty if it is."""
     several = [case for case in cases if math.prod(case.sizes.values()) > 1]
     if exercise.form not in FORMS or not several:
         return "", ""
@@ -66,7 +66,7 @@ def pitfall(
 
 
 def _others(exercise: Exercise, case: Case, rng: np.random.Generator) -> tuple[Any, ...]:
-    """Return arguments with other arrays; numbers such as seeds and counts stay what they are."""
+    """Return arguments with new arrays; numbers such as seeds and counts do not change."""
     drawn = exercise.task.inputs(rng, dict(case.sizes))
     return tuple(
         old if isinstance(old, int | float | str) else new

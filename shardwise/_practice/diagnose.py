@@ -1,7 +1,7 @@
-"""Which pitfall a solution has fallen into.
+"""Find the pitfall of a wrong solution.
 
-From the surest evidence to the least: how a run ended, what it was seen to do, numbers that are
-those of a known mistake, what it must use and does not, and how far the numbers are off.
+The evidence, in decreasing order of certainty: how a run ended, the calls that were recorded, the
+numbers of a known mistake, a missing requirement, and by how much the numbers are wrong.
 """
 
 from __future__ import annotations
@@ -72,11 +72,11 @@ ERRORS: tuple[tuple[str, str], ...] = (
     (r"varying manual axes|manual_axis_type|\{V:|vma", "mismatched-types"),
     (r"^TypeError: \w+\(\) (missing|takes|got an unexpected)", "signature"),
 )
-"""What the words of an error stand for; the first that fits."""
+"""Patterns in the text of an error, and the pitfall of each; the first match counts."""
 
 
 def of_error(error: Mapping[str, Any], function: str = "") -> str:
-    """The pitfall of an exception."""
+    """Return the pitfall of an exception."""
     kinds = [error.get("type", ""), *error.get("kinds", ())]
     text = f"{error.get('type')}: {error.get('message', '')}"
     if "DeadlockError" in kinds:
@@ -93,7 +93,7 @@ def of_error(error: Mapping[str, Any], function: str = "") -> str:
 
 
 def of_ending(ran: Ran) -> tuple[str, str] | None:
-    """The pitfall of a run that gave no answer, and what happened in a sentence."""
+    """Return the pitfall of a run without an answer, and a sentence that explains it."""
     if ran.data is not None:
         return None
     if ran.flooded:
@@ -124,7 +124,7 @@ def of_numbers(
     outcomes: Sequence[tuple[Mapping[str, int], Any, Any]],
     mistakes: Sequence[Mapping[str, Any]],
 ) -> str:
-    """The pitfall of wrong results: sizes, what was found and what was expected, for each run."""
+    """Return the pitfall of wrong results: sizes, found and expected result for each run."""
     wrong = [
         (sizes, found, expected, known)
         for (sizes, found, expected), known in zip(outcomes, mistakes, strict=True)
@@ -150,7 +150,7 @@ def of_numbers(
 
 
 def _by_factor(wrong: Sequence[tuple[Mapping[str, int], Any, Any, Any]]) -> str:
-    """Too large or too small by the number of devices, on every mesh that is wrong."""
+    """Return the pitfall of results wrong by a factor of the number of devices on every mesh."""
     times = [(compare.factor(f, e), math.prod(s.values()), s) for s, f, e, _ in wrong]
     if any(t is None for t, _, _ in times):
         return ""
@@ -164,7 +164,7 @@ def _by_factor(wrong: Sequence[tuple[Mapping[str, int], Any, Any, Any]]) -> str:
 
 
 def of_requirements(exercise: Exercise, facts: Mapping[str, Any], sizes: Mapping[str, int]) -> str:
-    """The pitfall of the first requirement that is not met on this mesh."""
+    """Return the pitfall of the first requirement that is not met on this mesh."""
     for what, pitfall in exercise.requires:
         if not met(what, facts, sizes):
             return pitfall
@@ -172,7 +172,7 @@ def of_requirements(exercise: Exercise, facts: Mapping[str, Any], sizes: Mapping
 
 
 def met(what: str, facts: Mapping[str, Any], sizes: Mapping[str, int]) -> bool:
-    """Whether a requirement is met: `shard_map`, `split`, `psum|pmax`, `not all_gather`."""
+    """Return whether a requirement is met: `shard_map`, `split`, `psum|pmax`, `not all_gather`."""
     if what.startswith("not "):
         return not met(what.removeprefix("not "), facts, sizes)
     count = math.prod(sizes.values())

@@ -1,4 +1,4 @@
-"""Exercises are data: a folder each.
+"""Exercises as data: each is a folder.
 
     03_mean_of_means/
       exercise.toml    title, function, how it is run, what it must use, its pitfalls
@@ -9,11 +9,11 @@
       hints.md         hints, from the gentle to the plain, with --- between them
       task.py          inputs(rng, sizes), expected(*inputs), mistakes(sizes, *inputs), notice(...)
 
-Of `task.py` only `inputs` is needed; without `expected` the solution says what is right.
-`mistakes` gives, by pitfall, the numbers that a mistake leads to. `notice(facts, sizes, *inputs)`
-names a pitfall by what the solution was seen to do: `facts` are those of `sandbox.hooks`, with
-`finished` and `source` beside them. `SAME` gives a common pitfall the exercise's own name. It is
-run in the judge's own process, so a folder of exercises is trusted as any Python package is.
+`task.py` needs only `inputs`; without `expected` the solution defines the right result.
+`mistakes` maps pitfalls to the numbers that the mistake leads to. `notice(facts, sizes, *inputs)`
+names a pitfall from the recorded calls of the solution: `facts` are those of `sandbox.hooks`, plus
+`finished` and `source`. `SAME` maps common pitfalls to the exercise's own. `task.py` is run in the
+judge's own process, so a folder of exercises must be as trustworthy as a Python package.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ FORMS = {
     "shards": "it takes a number of shards",
     "answer": "it returns an answer",
 }
-"""How a function is run."""
+"""The ways to run a function."""
 
 FILES = {
     "statement.md": ("It says what to do and why it matters.", "write it, as Markdown."),
@@ -52,7 +52,7 @@ FILES = {
         "write it: def inputs(rng, sizes): return (rng.normal(size=16),)",
     ),
 }
-"""The files of an exercise: what each is for, and what to write where it is missing."""
+"""The files of an exercise: the purpose of each, and the remedy if it is missing."""
 
 FOLDER = re.compile(r"(\d+)_([a-z0-9_]+)")
 
@@ -71,24 +71,24 @@ class Exercise:
     """How the function is run: one of `FORMS`."""
     meshes: tuple[Mapping[str, int], ...]
     requires: tuple[tuple[str, str], ...]
-    """What a solution must use, and the pitfall that not using it is."""
+    """What a solution must use, and the pitfall of not using it."""
     pitfalls: Mapping[str, Pitfall]
     needs: tuple[str, ...] = ()
-    """Exercises that are better done before."""
+    """Exercises that should be done before."""
 
     @property
     def file_name(self) -> str:
-        """What its file is called in the learner's folder."""
+        """The name of its file in the learner's folder."""
         return f"{self.number:02}_{self.name}.py"
 
     @functools.cached_property
     def statement(self) -> str:
-        """What to do, as Markdown."""
+        """The statement, as Markdown."""
         return self._read("statement.md").strip() + "\n"
 
     @functools.cached_property
     def start(self) -> str:
-        """The file that the learner starts from: the statement on top, then the code."""
+        """The learner's initial file: the statement at the top, then the code."""
         body = textwrap.indent(self.statement, "", lambda line: True).replace('"""', "'''")
         backslash = "r" if "\\" in body else ""
         return f'{backslash}"""{self.title}\n\n{body}"""\n\n{self._read("start.py").lstrip()}'
@@ -106,13 +106,13 @@ class Exercise:
 
     @functools.cached_property
     def wrong(self) -> Mapping[str, str]:
-        """Wrong solutions by file name without suffix; `name--more` shows pitfall `name`."""
+        """The wrong solutions by file stem; `name--more` demonstrates pitfall `name`."""
         files = sorted((self.folder / "wrong").glob("*.py"))
         return {file.stem: file.read_text(encoding="utf-8") for file in files}
 
     @functools.cached_property
     def task(self) -> ModuleType:
-        """The module that knows inputs and answers."""
+        """The module task.py, which defines the inputs and answers."""
         path = self.folder / "task.py"
         spec = importlib.util.spec_from_file_location(f"_shardwise_task_{self.name}", path)
         if spec is None or spec.loader is None or not path.is_file():
@@ -124,7 +124,7 @@ class Exercise:
         return module
 
     def pitfall(self, name: str) -> Pitfall:
-        """A pitfall of this exercise, or one that is common to all."""
+        """Return a pitfall of this exercise, or one common to all exercises."""
         return self.pitfalls.get(name) or COMMON.get(name) or Pitfall(name, name, "")
 
     def _read(self, name: str) -> str:
@@ -135,7 +135,7 @@ class Exercise:
 
 
 def load_all(folder: Path | None = None) -> list[Exercise]:
-    """The exercises of a folder in their order; by default those of shardwise."""
+    """Load the exercises of a folder, in order; by default those of shardwise."""
     root = folder or OWN
     if not root.is_dir():
         raise ShardwiseError(
@@ -169,7 +169,7 @@ def load_all(folder: Path | None = None) -> list[Exercise]:
 
 
 def load(folder: Path) -> Exercise:
-    """The exercise in a folder."""
+    """Load the exercise in a folder."""
     named = FOLDER.fullmatch(folder.name)
     if not named:
         raise _damaged(
@@ -224,7 +224,7 @@ def _pair(found: Any) -> bool:
 
 
 def _of(kind: type, each: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    """Whether something is a list, or a table, of such values."""
+    """Return whether a value is a list, or a table, of such elements."""
     return lambda found: (
         isinstance(found, kind) and all(map(each, found.values() if kind is dict else found))
     )
@@ -240,7 +240,7 @@ KEYS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "pitfalls": (_of(dict, _of(dict, _text)), '[pitfalls.name], and below it title = "..."'),
     "needs": (_of(list, _text), 'needs = ["ring_sum"]'),
 }
-"""What an exercise.toml may say: whether something is of the kind, and an example."""
+"""The keys of an exercise.toml: a test of the value's type, and an example."""
 
 
 def _check_keys(folder: Path, data: Mapping[str, Any]) -> None:
@@ -278,7 +278,7 @@ def _meshes(data: Mapping[str, Any]) -> Sequence[Mapping[str, int]]:
 
 
 def find(exercises: Sequence[Exercise], name: str) -> Exercise:
-    """The exercise of that name, number or file."""
+    """Return the exercise with this name, number or file."""
     wanted = Path(name).stem if name.endswith(".py") else name
     for one in exercises:
         if wanted in (one.name, one.file_name.removesuffix(".py"), str(one.number)):

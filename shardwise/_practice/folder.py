@@ -1,4 +1,4 @@
-"""A learner's folder: a file for each exercise, and a small file that remembers what is done."""
+"""A learner's folder: a file for each exercise, and a small file with the progress."""
 
 from __future__ import annotations
 
@@ -34,20 +34,20 @@ A program that is right on one device can be wrong on eight. The judge runs your
 
 
 class Folder:
-    """The exercises of a folder and how far the learner is."""
+    """A practice folder: its exercises and the learner's progress."""
 
     def __init__(self, path: Path, exercises: Sequence[Exercise], source: Path | None = None):
         self.path, self.exercises, self.source = path, list(exercises), source
         self.solved: dict[str, str] = {}
         self.hinted: dict[str, int] = {}
 
-    # --- making and finding
+    # --- creating and finding
 
     @classmethod
     def start(cls, path: Path, source: Path | None) -> tuple[Folder, list[Exercise]]:
-        """Write the exercises into a folder; files that hold something stay as they are."""
+        """Write the exercises into a folder, except for files that are not empty."""
         made = cls(path, [], source.resolve() if source else None)
-        if os.path.exists(path / STATE):  # of a folder that may not be read, False
+        if os.path.exists(path / STATE):  # False for a folder without read permission
             made._read()
         made.exercises = load_all(made.source)
         try:
@@ -64,13 +64,13 @@ class Folder:
 
     @staticmethod
     def above(path: Path) -> Path | None:
-        """Where the practice folder at `path` or above it is, if there is one."""
+        """Return the practice folder at `path`, or the nearest one above it, if there is one."""
         places = (path.resolve(), *path.resolve().parents)
         return next((place for place in places if os.path.isfile(place / STATE)), None)
 
     @classmethod
     def find(cls, path: Path, source: Path | None = None) -> Folder:
-        """The practice folder at `path`, or the nearest one above it."""
+        """Load the practice folder at `path`, or the nearest one above it."""
         if place := cls.above(path):
             found = cls(place, [], source)
             found._read()
@@ -89,18 +89,18 @@ class Folder:
     # --- files
 
     def file(self, exercise: Exercise) -> Path:
-        """The learner's file."""
+        """Return the path of the learner's file."""
         return self.path / exercise.file_name
 
     def text(self, exercise: Exercise) -> str:
-        """What the learner's file says now; nothing, if it is not there."""
+        """Return the text of the learner's file; empty if it cannot be read."""
         try:
             return self.file(exercise).read_text(encoding="utf-8", errors="replace")
         except OSError:
             return ""
 
     def reset(self, exercise: Exercise) -> Path | None:
-        """Start an exercise anew; what was there is kept beside it, and its place given."""
+        """Restart an exercise; return the path of the backup of a modified file."""
         file, kept = self.file(exercise), None
         try:
             if file.exists() and self.text(exercise) != exercise.start:
@@ -127,18 +127,18 @@ class Folder:
 
     @property
     def unjudged(self) -> list[Exercise]:
-        """The exercises that are not done, and whose files are no longer as they were written."""
+        """The exercises that are not done and whose files were edited."""
         open_ = [one for one in self.exercises if one.name not in self.solved]
         return [one for one in open_ if self.text(one) not in ("", one.start)]
 
     def refresh(self) -> None:
-        """Take over what another command has written: a `judge` beside the watcher."""
-        # What cannot be read is as good as not there: the next save writes it anew.
+        """Reload the progress, which `judge` may have changed while the watcher runs."""
+        # An unreadable file counts as missing: the next save replaces it.
         with contextlib.suppress(ShardwiseError):
             self._read()
 
     def note(self, exercise: Exercise, judgement: Judgement) -> bool:
-        """Remember a verdict; whether the exercise is right for the first time."""
+        """Record a verdict, and return whether the exercise is right for the first time."""
         self.refresh()
         if not judgement.ok or exercise.name in self.solved:
             return False
@@ -147,14 +147,14 @@ class Folder:
         return True
 
     def onward(self, first: bool) -> str:
-        """What to do after a verdict that is right, and right for the first time or not."""
+        """Return what to do after a right verdict, which may be the first for this exercise."""
         after = self.current
         if after is not None:
             return f"Next: {after.file_name} ({after.title})"
         return "That was the last one. All exercises are done." if first else ""
 
     def hint(self, exercise: Exercise) -> tuple[list[str], bool]:
-        """The hints so far, with one more; and whether that was the last."""
+        """Return the hints so far and one more, and whether that was the last."""
         self.refresh()
         count = min(self.hinted.get(exercise.name, 0) + 1, len(exercise.hints))
         self.hinted[exercise.name] = count
@@ -162,7 +162,7 @@ class Folder:
         return list(exercise.hints[:count]), count >= len(exercise.hints)
 
     def save(self) -> None:
-        """Write the progress, whole or not at all."""
+        """Write the progress atomically."""
         data = {
             "version": 1,
             "exercises": str(self.source) if self.source else None,
@@ -194,7 +194,7 @@ class Folder:
 
 
 def about_hints(exercise: Exercise) -> str:
-    """What the hints of an exercise are, beside that of a verdict."""
+    """Return a sentence that distinguishes the hints of an exercise from that of a verdict."""
     return (
         f"Hints on the way through {exercise.name}, from the gentle to the plain. "
         "A verdict's hint is another: it is about the mistake that was found."
@@ -203,14 +203,14 @@ def about_hints(exercise: Exercise) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Stamp:
-    """How a file looked when it was last seen."""
+    """The modification time and the size of a file."""
 
     time: int
     size: int
 
 
 def stamp(file: Path) -> Stamp | None:
-    """How a file looks now; nothing, if it is not there."""
+    """Return the current stamp of a file; None if there is no file."""
     try:
         found = file.stat()
     except OSError:
@@ -219,7 +219,7 @@ def stamp(file: Path) -> Stamp | None:
 
 
 def _is_empty(file: Path) -> bool:
-    """Whether nothing would be lost by writing it."""
+    """Return whether the file is missing or empty, so that writing it loses nothing."""
     return not file.exists() or (file.is_file() and not file.stat().st_size)
 
 

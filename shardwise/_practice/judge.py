@@ -1,7 +1,7 @@
-"""The judge: run a solution on 1, 2, 4 and 8 devices, compare, and say what is wrong with it.
+"""The judge: run a solution on 1, 2, 4 and 8 devices, compare the results, and explain mistakes.
 
-The solution runs in processes of its own (`sandbox`), which say what it returned and what it was
-seen to do. What is right is computed here, from inputs that are drawn anew each time.
+The solution runs in separate processes (`sandbox`), which report its results and the calls that
+it made. The expected results are computed here, from inputs that are drawn anew each time.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from .text import visible
 from .verdict import NOT_RUN, RIGHT, WRONG, Judgement, Line, Run
 
 SOURCE = 1 << 20
-"""Bytes of a solution, at most."""
+"""The maximum size of a solution in bytes."""
 
 Confirming = Literal["never", "where possible", "always"]
-"""Whether a right solution is run once more, as a program, elsewhere (`confirm`)."""
+"""Whether the traced program of a right solution is run in another process (`confirm`)."""
 
 UNIT = {"mesh": "device", "replace": "device", "shards": "shard", "answer": "answer"}
 KEEP_THE_CHECK = (
@@ -42,7 +42,7 @@ KEEP_THE_CHECK = (
 
 
 class Judge:
-    """Judges solutions; the process that runs them stays warm from one to the next."""
+    """A judge of solutions. It keeps its process running between solutions, to save time."""
 
     def __init__(
         self,
@@ -63,15 +63,16 @@ class Judge:
         self.sandbox.close()
 
     def judge_file(self, exercise: Exercise, file: Path, seed: int | None = None) -> Judgement:
-        """The verdict on a file."""
+        """Return the verdict on a file."""
         return self.judge(exercise, read(file), str(file), seed)
 
     def judge(
         self, exercise: Exercise, source: str, file: str = "", seed: int | None = None
     ) -> Judgement:
-        """Return the verdict on the text of a solution, whatever it does.
+        """Return the verdict on the text of a solution.
 
-        Only an exercise that is damaged, or a sandbox that does not start, raises an error.
+        Errors of the solution are part of the verdict. Only a damaged exercise, or a sandbox that
+        does not start, raises an error.
         """
         began = time.monotonic()
         seed = int.from_bytes(os.urandom(4), "little") if seed is None else seed
@@ -87,24 +88,24 @@ class Judge:
 
 
 def read(file: Path) -> str:
-    """Return the text of a solution, in the encoding that it declares, as Python reads it."""
+    """Read a solution in the encoding that it declares, as Python does."""
     try:
         raw = _bytes(file)
         encoding, _ = tokenize.detect_encoding(io.BytesIO(raw).readline)
         return raw.decode(encoding)
     except OSError as error:
         raise _unreadable(file, error.strerror or str(error)) from error
-    except (SyntaxError, ValueError, LookupError) as error:  # LookupError: no such encoding
+    except (SyntaxError, ValueError, LookupError) as error:  # LookupError: unknown encoding
         raise _unreadable(file, "it is not text in the encoding it declares, or UTF-8") from error
 
 
 def _bytes(file: Path) -> bytes:
-    """Return what a regular file holds; a pipe or a device would never end."""
-    if not stat.S_ISREG(os.stat(file).st_mode):  # opening a device may already do something
+    """Read a regular file; raise for others, since a pipe or a device may never end."""
+    if not stat.S_ISREG(os.stat(file).st_mode):  # opening a device may have side effects
         raise _unreadable(file, "it is not a regular file")
     opened = os.open(file, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
     with open(opened, "rb") as stream:
-        if not stat.S_ISREG(os.fstat(opened).st_mode):  # it was replaced meanwhile
+        if not stat.S_ISREG(os.fstat(opened).st_mode):  # it was replaced in the meantime
             raise _unreadable(file, "it is not a regular file")
         raw = stream.read(SOURCE + 1)
     if len(raw) > SOURCE:
@@ -123,7 +124,7 @@ def _unreadable(file: Path, why: str) -> ShardwiseError:
 
 
 class _Making:
-    """One judgement in the making."""
+    """The state of a judgement in progress."""
 
     def __init__(self, judge: Judge, exercise: Exercise, source: str, file: str, seed: int):
         self.judge, self.exercise, self.source = judge, exercise, source
@@ -182,7 +183,7 @@ class _Making:
         return Run(case.sizes, unit, ok, "" if secret else want, got, seconds=ran.seconds)
 
     def _pitfall(self, runs: Sequence[Run]) -> tuple[str, str, int]:
-        """The pitfall's name (nothing, if all is right), what happened, and the line if known."""
+        """Return the name of the pitfall (empty if all is right), the reason, and the line or 0."""
         for ran in sorted(self.ran, key=lambda one: one.skipped):
             if ended := diagnose.of_ending(ran):
                 return *ended, 0
@@ -205,19 +206,19 @@ class _Making:
         return self._lacking(), "", 0
 
     def _advised(self, words: str) -> str:
-        """JAX's words; where they advise to turn its check off, with what that would do."""
+        """Return JAX's message, with a warning if it advises turning its check off."""
         wanted = any(what == "unchecked" for what, _ in self.exercise.requires)
         if wanted or "check_vma=False" not in words:
             return words
         return f"{words}\n\n{KEEP_THE_CHECK}"
 
     def _named_line(self, error: Mapping[str, Any]) -> int:
-        """The line that an error speaks of, or the learner's last line on the way to it."""
+        """Return the line that an error names, or the last line in the learner's code before it."""
         named = re.search(rf"{re.escape(self.name)}:(\d{{1,6}})", error["message"])
         return int(named[1]) if named else error.get("line", 0)
 
     def _renamed(self, name: str) -> str:
-        """An exercise's own word for a common pitfall: `common = "missing-psum"` in its table."""
+        """Return the exercise's own name for a common pitfall, from `SAME` in its task.py."""
         own = getattr(self.exercise.task, "SAME", {})
         return own.get(name, name)
 
@@ -265,15 +266,15 @@ class _Making:
         )
 
     def _hint(self, pitfall: Pitfall, fix: str) -> str:
-        """The hint for a pitfall; what a verified fix does, where the pitfall is any mistake."""
+        """Return the hint for a pitfall; for an unspecific pitfall, prefer a verified fix."""
         own = [pitfall.hint, fix, *self.exercise.hints]
         return next(filter(None, [fix, *own] if pitfall.name in ANY_MISTAKE else own), "")
 
     def _look(self, runs: tuple[Run, ...], refused: bool) -> dict[str, Any] | None:
-        """What the devices hold on the smallest mesh of several devices that is wrong.
+        """Inspect the values on the smallest mesh of several devices with a wrong result.
 
-        A program that JAX `refused`, because its results differ between the devices, is looked at
-        with that check off: then there is something to see.
+        If JAX `refused` the program because its results differ between the devices, its check is
+        turned off, since otherwise there would be no values.
         """
         several = [
             (case, run)
@@ -295,7 +296,7 @@ class _Making:
         return Line(number, visible(_shortened(lines[number - 1].strip(), 200)))
 
     def failed(self, error: Exception) -> Judgement:
-        """Return the verdict where the judge itself failed, so that the next file is judged."""
+        """Return the verdict if the judge itself failed, so that the next file is still judged."""
         reason = (
             f"The judge failed on this file ({type(error).__name__}: {visible(str(error)[:300])}). "
             "That is a defect of shardwise: please report it, with the file."
@@ -317,11 +318,11 @@ class _Making:
 
 
 ANY_MISTAKE = ("follows-the-mesh", "n-times", "one-nth")
-"""Pitfalls that are not of one exercise, and say how a result is wrong, not why."""
+"""Unspecific pitfalls, which describe how a result is wrong, but not why."""
 
 
 def _worth_a_look(name: str) -> bool:
-    """Whether the values of the devices can explain it: a run that ended early has none."""
+    """Return whether values on the devices can explain a pitfall; some leave none to inspect."""
     return name not in {
         "not-started",
         "too-slow",

@@ -1,4 +1,4 @@
-"""From a second look at a wrong solution to the line, and what each device held there."""
+"""Find the line of a mistake, and the values on each device there, by inspecting the solution."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 from .verdict import Held
 
 VALUES, ROWS = 3, 8
-"""How many values of a line, and how many devices of each, are shown."""
+"""The maximum number of values shown for a line, and of devices for each value."""
 
 
 def seen_at(looked: Mapping[str, Any], line: int) -> tuple[int, str, tuple[Held, ...]]:
-    """Return the line in question, the mesh as text, and what the devices held at that line."""
+    """Return the line of the mistake, the mesh as text, and the devices' values at that line."""
     inspection = looked.get("inspection") or {}
     steps = [s for s in inspection.get("steps", ()) if s["kind"] != "result"]
     line = line or _blamed(looked, steps)
@@ -35,7 +35,7 @@ def fix_in(looked: Mapping[str, Any] | None) -> str:
 def seen_in_loop(
     facts: Mapping[str, Any], sizes: Mapping[str, int]
 ) -> tuple[str, tuple[Held, ...]]:
-    """Return the rows that the model saw in each call, for a loop in place of devices."""
+    """Return the shapes that the model saw in each call, for a loop over shards."""
     on = ", ".join(f"{size} {name}" for name, size in sizes.items())
     rows = [(f"init, line {int(one['line'])}", str(one["shape"])) for one in facts["inits"]]
     rows += [(f"call, line {int(one['line'])}", str(one["shape"])) for one in facts["calls"]]
@@ -44,7 +44,7 @@ def seen_in_loop(
 
 
 def _blamed(looked: Mapping[str, Any], steps: Sequence[Mapping[str, Any]]) -> int:
-    """Return the line that `check` names; else of the last collective, or of the last value."""
+    """Return the line that `check` names, or that of the last collective, or of the last value."""
     own = {s["where"]["line"] for s in steps}
     for finding in sorted(looked.get("findings", ()), key=lambda one: not one["certain"]):
         if finding["where"]["line"] in own or finding["where"]["line"]:
@@ -56,7 +56,7 @@ def _blamed(looked: Mapping[str, Any], steps: Sequence[Mapping[str, Any]]) -> in
 
 
 def _chosen(steps: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Return the values of a line to show: around a collective, and those with a name."""
+    """Return the values of a line to show: named ones, and those around a collective."""
     keep = [
         s
         for i, s in enumerate(steps)

@@ -1,7 +1,6 @@
-"""The mistakes that people make with sharded programs, by name, in a learner's words.
+"""Common mistakes in sharded programs, by name, with explanations for learners.
 
-These are common to all exercises; an exercise may word one of them anew for itself, and has its
-own beside them.
+These are common to all exercises; an exercise may replace the text of one, and add its own.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True)
 class Pitfall:
-    """A mistake that has a name."""
+    """A mistake with a name and an explanation."""
 
     name: str
     title: str
@@ -19,7 +18,7 @@ class Pitfall:
     hint: str = ""
 
     def to_dict(self) -> dict[str, str]:
-        """The pitfall as plain data."""
+        """Return the pitfall as plain data."""
         return {"name": self.name, "title": self.title, "text": self.text}
 
 

@@ -1,4 +1,4 @@
-"""Text of strangers, made safe to print: what a terminal would obey is shown instead."""
+"""Make untrusted text safe to print, by escaping what a terminal would interpret."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ KEPT = frozenset("\n\t")
 
 
 def visible(text: str) -> str:
-    """Return a text in which control and formatting characters stand as escapes.
+    """Escape control and formatting characters in a text.
 
-    Among them are terminal escapes, carriage returns, marks that turn the direction of writing
-    and lone surrogates, which cannot be written to a file at all.
+    These include terminal escapes, carriage returns, bidirectional marks and lone surrogates,
+    which cannot be encoded.
     """
     return "".join(one if one.isprintable() or one in KEPT else _escaped(one) for one in text)
 

@@ -1,4 +1,4 @@
-"""What the judge says: data first; text for the terminal and JSON are made from it."""
+"""The judge's verdict as data, from which text for the terminal and JSON are derived."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ class Line:
     text: str
 
     def to_dict(self) -> dict[str, Any]:
-        """The line as plain data."""
+        """Return the line as plain data."""
         return {"number": self.number, "text": self.text}
 
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """One run: on how many devices, and what came of it."""
+    """One run of a solution: its mesh and its outcome."""
 
     sizes: Mapping[str, int]
     unit: str
@@ -38,7 +38,7 @@ class Run:
 
     @property
     def title(self) -> str:
-        """Where it ran, as text: `4 devices`, `data 2 x model 2`, `8 shards`."""
+        """The mesh as text: `4 devices`, `data 2 x model 2`, `8 shards`."""
         if self.unit == "answer":
             return "your answer"
         if len(self.sizes) > 1:
@@ -47,7 +47,7 @@ class Run:
         return f"{count} {self.unit}{'s' * (count != 1)}"
 
     def to_dict(self) -> dict[str, Any]:
-        """The run as plain data."""
+        """Return the run as plain data."""
         return {
             "mesh": dict(self.sizes),
             "title": self.title,
@@ -61,13 +61,13 @@ class Run:
 
 @dataclasses.dataclass(frozen=True)
 class Held:
-    """What each device held of one value, at the line in question."""
+    """A value at the line of the mistake, as each device has it."""
 
     value: str
     rows: tuple[tuple[str, str], ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """The value as plain data."""
+        """Return the value as plain data."""
         return {"value": self.value, "devices": [{"device": a, "holds": b} for a, b in self.rows]}
 
 
@@ -82,16 +82,16 @@ class Judgement:
     runs: tuple[Run, ...] = ()
     pitfall: Pitfall | None = None
     reason: str = ""
-    """What happened, in a sentence or the words of the error."""
+    """What happened: a sentence, or the message of the error."""
     line: Line | None = None
     held_on: str = ""
     held: tuple[Held, ...] = ()
     hint: str = ""
     printed: str = ""
     seconds: float = 0.0
-    """On the clock, until the verdict."""
+    """The elapsed time until the verdict."""
     cpu: float = 0.0
-    """Seconds of one processor that the runs took together."""
+    """The CPU seconds of all runs together."""
     seed: int = 0
 
     @property
@@ -100,7 +100,7 @@ class Judgement:
         return self.status == RIGHT
 
     def to_dict(self) -> dict[str, Any]:
-        """The verdict as plain data."""
+        """Return the verdict as plain data."""
         return {
             "exercise": self.exercise,
             "title": self.title,
@@ -125,10 +125,10 @@ class Judgement:
         }
 
     def table(self) -> list[tuple[str, bool, str, str]]:
-        """What stands at the top: where it ran, whether it is right there, expected and found.
+        """Return the rows of the table: mesh, whether it is right, expected and found result.
 
-        An error that is quoted whole below is only named here. Where all results are right, a row
-        of its own says what is wrong.
+        An error that is quoted below the table is only named in it. If all results are right but
+        the solution is wrong, an extra row gives the pitfall.
         """
         rows = [(run.title, run.ok, run.expected, self._found(run)) for run in self.runs]
         if rows and self.status == WRONG and self.pitfall and all(run.ok for run in self.runs):
@@ -156,18 +156,18 @@ class Judgement:
             if len(line + both) <= room:
                 lines.append((line + both, style))
                 continue
-            # What it is about is never cut: it gets lines of its own.
+            # Results and errors are never cut: they get lines of their own.
             parts = [f"expected {expected}", f"found {found}"] if expected else [found]
             lines.append((line, style))
             lines += [one for part in parts for one in _wrapped(part, room, style, "    ")]
         return lines
 
     def text(self, width: int = 80) -> str:
-        """The verdict for a terminal, without colour."""
+        """Return the verdict as text without colour."""
         return "\n".join(line for line, _ in self.lines(width))
 
     def lines(self, width: int = 80) -> list[tuple[str, str]]:
-        """The lines of the verdict, each with the style that it is shown in."""
+        """Return the lines of the verdict, each with its style."""
         found: list[tuple[str, str]] = []
         style = {RIGHT: "right", WRONG: "wrong"}.get(self.status, "warn")
         found.append((f"{self.exercise}: {self.status}", f"{style} head"))

@@ -1,4 +1,4 @@
-"""Prove of a folder of exercises that every solution passes and every wrong one fails by name."""
+"""Verify that every solution in a folder passes and every wrong one fails with its pitfall."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from .judge import Judge
 from .verdict import Judgement
 
 SEED = 20
-"""Of the inputs: the same each time, so that a failure can be looked at again."""
+"""The seed of the inputs, which is fixed so that a failure can be reproduced."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Proof:
-    """One file of an exercise: what the judge should say, and what it says."""
+    """The expected and the actual verdict on one file of an exercise."""
 
     exercise: str
     file: str
@@ -27,11 +27,11 @@ class Proof:
 
     @property
     def ok(self) -> bool:
-        """Whether the judge says what it should."""
+        """Whether the verdict is the expected one."""
         return self.expected == self.found
 
     def to_dict(self) -> dict[str, Any]:
-        """The proof as plain data."""
+        """Return the proof as plain data."""
         return {
             "exercise": self.exercise,
             "file": self.file,
@@ -68,7 +68,7 @@ def _prove(exercise: Exercise, file: str, source: str, expected: str, judge: Jud
 
 
 def _start(exercise: Exercise, judge: Judge) -> Proof:
-    """Where a learner starts must not be right already; how it is wrong is up to the exercise."""
+    """Verify that the learner's initial file is not right already; any pitfall will do."""
     judgement = judge.judge(exercise, exercise.start, "start.py", seed=SEED)
     found = "wrong" if judgement.status == "wrong" else judgement.status
     return Proof(exercise.name, "start.py", "wrong", found, judgement)

@@ -1,7 +1,7 @@
 """Watch mode: each time a file is saved, the judge runs and the screen shows the verdict.
 
-It needs a terminal that can clear its screen, and less: without one (a pipe, a log) it prints each
-verdict once, without colour, one after the other.
+On a terminal it clears the screen for each verdict; elsewhere (a pipe, a log) it prints one verdict
+after another, without colour.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from .verdict import Judgement
 from .workshop import Workshop
 
 BEAT = 0.25
-"""Seconds between two looks at the folder."""
+"""Seconds between two scans of the folder."""
 
 CODES = {"right": "32", "wrong": "31", "warn": "33", "head": "1", "soft": "2", "hint": "36"}
 KEYS = "[h] hint   [n] next   [p] previous   [l] list   [q] quit"
 
 
 class Screen:
-    """Writes to a terminal, in colour where that is wanted."""
+    """Output to a terminal, with optional colour."""
 
     def __init__(self, out: TextIO, colour: bool | None = None):
         self.out = out
@@ -41,27 +41,27 @@ class Screen:
 
     @property
     def width(self) -> int:
-        """How much room there is."""
+        """The width of the terminal in characters, within limits."""
         return max(30, min(shutil.get_terminal_size((80, 24)).columns - 1, 100))
 
     def clear(self) -> None:
-        """An empty screen, where there is one; the scrollback stays."""
+        """Clear the screen of a terminal, but not its scrollback."""
         if self.terminal and os.environ.get("TERM") != "dumb":
             self.out.write("\x1b[H\x1b[2J")
 
     def line(self, text: str = "", style: str = "") -> None:
-        """One line."""
+        """Write one line."""
         codes = ";".join(CODES[one] for one in style.split() if one in CODES)
         painted = f"\x1b[{codes}m{text}\x1b[0m" if codes and self.colour and text else text
         self.out.write(painted + "\n")
 
     def verdict(self, found: Judgement) -> None:
-        """A verdict, line by line."""
+        """Write a verdict, line by line."""
         for text, style in found.lines(self.width):
             self.line(text, style)
 
     def flush(self) -> None:
-        """Have it all shown."""
+        """Flush the output, ignoring a closed pipe."""
         with contextlib.suppress(BrokenPipeError):
             self.out.flush()
 
@@ -78,7 +78,7 @@ class Watch:
         self.hints: list[str] = []
 
     def run(self) -> None:
-        """Until the learner leaves."""
+        """Run until the learner quits."""
         with _keys(self.keys) as listening:
             try:
                 self._catch_up()
@@ -96,7 +96,7 @@ class Watch:
         self.goodbye()
 
     def _catch_up(self) -> None:
-        """Judge first what was worked on while nobody watched; then show where the learner is."""
+        """Judge the files edited since the last session, then show the current exercise."""
         right = []
         for exercise in self.shop.folder.unjudged:
             self.at = exercise
@@ -108,7 +108,7 @@ class Watch:
         self.show()
 
     def judge(self, exercise: Exercise) -> None:
-        """Judge a file that was saved, show the verdict, and go on if it is right."""
+        """Judge a saved file, show the verdict, and move on if it is right."""
         if exercise is not self.at:
             self.at, self.hints = exercise, []
         self.note = ""
@@ -126,13 +126,13 @@ class Watch:
         return self._patiently(exercise)
 
     def _patiently(self, exercise: Exercise) -> tuple[Judgement, bool]:
-        """Judge in a thread, so that Ctrl-C is heard at once."""
+        """Judge in a thread, so that Ctrl-C takes effect at once."""
         answer: list[Any] = []
 
         def work() -> None:
             try:
                 answer.append(self.shop.run(exercise))
-            except BaseException as error:  # handed to the main thread
+            except BaseException as error:  # passed to the main thread
                 answer.append(error)
 
         thread = threading.Thread(target=work, daemon=True)
@@ -144,7 +144,7 @@ class Watch:
         return answer[0]
 
     def show(self) -> None:
-        """The whole screen."""
+        """Draw the whole screen."""
         screen, one = self.screen, self.at
         self._header()
         found = self.shop.verdicts.get(one.name)
@@ -186,7 +186,7 @@ class Watch:
         screen.line()
 
     def goodbye(self) -> None:
-        """A word on leaving."""
+        """Print the progress on exit."""
         done, all_of = len(self.shop.folder.solved), len(self.shop.folder.exercises)
         self.screen.line()
         self.screen.line(f"{done} of {all_of} done. `shardwise practice` continues from here.")
@@ -229,7 +229,7 @@ class Watch:
 def listing(
     exercises: list[Exercise], solved: dict[str, str], at: Exercise | None = None
 ) -> list[tuple[str, str]]:
-    """All exercises by topic, with what is done."""
+    """Return the lines of a list of all exercises by topic, with the progress."""
     lines, topic = [], None
     for one in exercises:
         if one.topic != topic:
@@ -264,7 +264,7 @@ def _fit(text: str, width: int) -> str:
 
 @contextlib.contextmanager
 def _keys(stream: TextIO) -> Iterator[bool]:
-    """Keys one by one, without Enter; the terminal is left as it was found."""
+    """Read keys one by one, without Enter, and restore the terminal afterwards."""
     if not stream.isatty():
         yield False
         return

@@ -1,4 +1,4 @@
-"""What the terminal and the page share: a folder that is looked at, and a judge that stays warm."""
+"""The state shared by the terminal and the page: a watched folder, and a running judge."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Workshop:
 
     def __init__(self, folder: Folder, limits: Limits | None = None):
         self.folder = folder
-        self.judge = Judge(limits, confirming="never")  # nobody cheats at patience
+        self.judge = Judge(limits, confirming="never")  # learners have no reason to cheat here
         self.verdicts: dict[str, Judgement] = {}
         self._seen: dict[str, Stamp | None] = self._look()
 
@@ -34,7 +34,7 @@ class Workshop:
         return {one.name: stamp(self.folder.file(one)) for one in self.folder.exercises}
 
     def changed(self) -> list[Exercise]:
-        """The exercises whose files have been saved since the last look."""
+        """Return the exercises whose files have been saved since the last call."""
         self.folder.refresh()
         now = self._look()
         before, self._seen = self._seen, now
@@ -42,24 +42,24 @@ class Workshop:
         return [one for one in self.folder.exercises if one.name in names]
 
     def run(self, exercise: Exercise) -> tuple[Judgement, bool]:
-        """Judge the learner's file; whether it is right for the first time."""
+        """Judge the learner's file; return the verdict, and whether it is right the first time."""
         file = self.folder.file(exercise)
         try:
             found = self.judge.judge(exercise, read(file), file.name)
         except ShardwiseError as error:
             found = Judgement(exercise.name, exercise.title, file.name, NOT_RUN, reason=str(error))
-        except Exception as error:  # a defect of ours: the next file is judged all the same
+        except Exception as error:  # a bug in the judge must not stop the watcher
             reason = f"The judge failed on this file ({type(error).__name__}: {error})."
             found = Judgement(exercise.name, exercise.title, file.name, NOT_RUN, reason=reason)
         self.verdicts[exercise.name] = found
         try:
             return found, self.folder.note(exercise, found)
-        except ShardwiseError as error:  # the verdict stands, wherever it can be recorded
+        except ShardwiseError as error:  # the verdict is valid even if it cannot be recorded
             self.verdicts[exercise.name] = dataclasses.replace(
                 found, reason=f"{found.reason}\nThe progress was not recorded. {error}".strip()
             )
             return self.verdicts[exercise.name], False
 
     def path(self, exercise: Exercise) -> Path:
-        """The learner's file."""
+        """Return the path of the learner's file."""
         return self.folder.file(exercise)
