@@ -34,15 +34,13 @@ def alone(op: Op | None, one: Wrong) -> Finding | None:
         axes = sorted(operand_axes[0]) if operand_axes and of(op.name).along else []
     if not axes or _are_exchanged(one, axes):
         return None
-    axis_names = names(axes)
+    label = names(axes)
     action = (
         "multiplies its own part with its own part"
         if op.name == PRODUCT
         else f"{of(op.name).along} its own part"
     )
-    finding = DependsOnDevices.from_operation(
-        Measured(one), op, action, axis_names, _rows(op, axis_names)
-    )
+    finding = DependsOnDevices.from_operation(Measured(one), op, action, label, _rows(op, label))
     message = f"{one.path} {finding.message} (on {one.mesh})"
     return dataclasses.replace(finding, message=message, leaf=one.path, mesh=one.mesh)
 

@@ -84,11 +84,9 @@ def missing(body: Body) -> set[Var]:
 
 def _asked_for_nan(op: Op) -> Iterator[tuple[Atom, bool]]:
     if isinstance(op, Leaf) and op.name in ("eq", "ne"):
-        operand, second = op.ins
-        if (
-            operand is second and isinstance(operand, Var) and operand.shape
-        ):  # a scalar test is a safeguard
-            yield operand, True
+        a, b = op.ins
+        if a is b and isinstance(a, Var) and a.shape:  # a scalar test is a safeguard
+            yield a, True
 
 
 def _gathered(found: Iterator[tuple[Var, T]]) -> dict[Var, frozenset[T]]:
@@ -104,13 +102,9 @@ def met(body: Body) -> dict[Var, Var]:
     For example the predictions that labels are compared with. Values that depend on the input
     itself are left out.
     """
-    outputs = {out for op in body.ops for out in op.outs}
+    outs = {out for op in body.ops for out in op.outs}
     pairs = _uses(body, _inputs(body, jnp.integer), KEEPS, lambda _: _equals)
-    return {
-        var: partner
-        for var, partner in pairs
-        if partner in outputs and not _depends(body, partner, var)
-    }
+    return {var: value for var, value in pairs if value in outs and not _depends(body, value, var)}
 
 
 def _equals(op: Op) -> Iterator[tuple[Atom, Var]]:

@@ -289,10 +289,8 @@ class Misuse:
         if not squares or not centred or deviation.ins[0] is not total.ins[0]:
             return None
         dims = tuple(total.params["axes"])
-        dims_text = str(dims[0] if len(dims) == 1 else dims) if total.outs[0].shape else ""
-        return dims_text if dims == tuple(
-            range(len(dims))
-        ) else f"{dims_text}, keepdims=True", dims_text
+        text = str(dims[0] if len(dims) == 1 else dims) if total.outs[0].shape else ""
+        return text if dims == tuple(range(len(dims))) else f"{text}, keepdims=True", text
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -165,11 +165,9 @@ def _met(
         if var in partners and _is_shape(leaves[index]) and _covers(partners[var].shape, var.shape)
     ]
     changed = list(values)
-    for (index, _), observed in zip(tested, run.observe([var for _, var in tested]), strict=True):
+    for (index, _), out in zip(tested, run.observe([var for _, var in tested]), strict=True):
         array = np.asarray(values[index])
-        partner = observed.first[(..., *(0,) * (observed.first.ndim - array.ndim))].astype(
-            array.dtype
-        )
+        partner = out.first[(..., *(0,) * (out.first.ndim - array.ndim))].astype(array.dtype)
         changed[index] = jnp.asarray(_nearer(array, partner, used.get(index, Use()), seed + index))
     return changed if tested else []
 
@@ -305,10 +303,8 @@ def _whole(dims: Any, dtype: Any, rng: np.random.Generator, use: Use, how: How) 
     least = 0 if how.zero or limit == 1 else 1
 
     def held(numbers: Sequence[float]) -> list[int]:
-        integers = [
-            int(number) for number in numbers if float(number).is_integer() and (number or how.zero)
-        ]
-        return [number for number in integers if info.min <= number <= info.max]
+        integers = [int(n) for n in numbers if float(n).is_integer() and (n or how.zero)]
+        return [n for n in integers if info.min <= n <= info.max]
 
     required = held((*use.marks, *use.sides))
     if not dims:
@@ -316,7 +312,7 @@ def _whole(dims: Any, dtype: Any, rng: np.random.Generator, use: Use, how: How) 
         above = [side for side in held(use.sides) if side >= limit][-1:]
         use_above = how.marks and above and rng.random() < 0.5
         return np.asarray(above[0] if use_above else rng.integers(least, limit), dtype)
-    special = [number for number in required if not least <= number < limit] or required
+    special = [n for n in required if not least <= n < limit] or required
 
     def numbers() -> np.ndarray:
         values = rng.integers(least, limit, size=dims)
@@ -329,7 +325,7 @@ def _whole(dims: Any, dtype: Any, rng: np.random.Generator, use: Use, how: How) 
 
     def counted(drawn: np.ndarray) -> list[np.ndarray]:
         thresholds = sorted({*required})[:-1]
-        return [np.isin(drawn, special), *(drawn <= number for number in thresholds[:FEW])]
+        return [np.isin(drawn, special), *(drawn <= n for n in thresholds[:FEW])]
 
     return _unevenly(numbers, counted if how.marks and special else lambda values: [values])
 
@@ -353,7 +349,7 @@ def _unevenly(
 def _is_uneven(counted: np.ndarray) -> bool:
     for dim, size in enumerate(counted.shape):
         line = counted.sum(
-            tuple(other_dim for other_dim in range(counted.ndim) if other_dim != dim),
+            tuple(d for d in range(counted.ndim) if d != dim),
             dtype=np.float64,
         )
         for parts in (2, 3):

@@ -134,16 +134,13 @@ def _examine(
         wanted = wanted_of(reference, base, inputs)
         if like is None:
             others = [Tracing(f, mesh, *options) for mesh in meshes]
-            runs = [
-                base if traced.around == ones else run_on(traced, inputs, first)
-                for traced in others
-            ]
+            runs = [base if t.around == ones else run_on(t, inputs, first) for t in others]
         else:
             runs = [base if run is like.base else run.again(inputs) for run in like.runs]
         limits = base.limits(runs, rtol, atol, [expected.eps for expected in wanted])
-        meant = Meant(base) if reference is None and like is None else None
+        meaning = Meant(base) if reference is None and like is None else None
         drawn = inputs is not args
-        return _Comparison(base, runs, meshes, limits, meant, wanted, inputs, drawn, all_meshes)
+        return _Comparison(base, runs, meshes, limits, meaning, wanted, inputs, drawn, all_meshes)
 
     comparison = compared(seed)
     comparison.run()
@@ -159,9 +156,9 @@ def _examine(
     doing("looking for the line" if comparison.wrong_on else "reading the program")
     findings = comparison.findings()
     if not comparison.wrong_on:
-        given = reference is not None, comparison.is_proved
+        evidence = reference is not None, comparison.is_proved
         tied = {tie.index: tie for tie in comparison.tied}  # meshes come in order of size
-        blind = [*unseen(base, runs, meshes, *given), *map(Ties.of, tied.values())]
+        blind = [*unseen(base, runs, meshes, *evidence), *map(Ties.of, tied.values())]
         findings += list(map(with_values, blind)) if comparison.drawn else blind
         explained = bool(blind) or any(finding.evidence == MEANING for finding in findings)
         if comparison.has_zeros and not explained and (reference is None or callable(reference)):

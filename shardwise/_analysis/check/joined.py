@@ -91,9 +91,7 @@ class Outcome:
         paths = {path for finding in certain for path in (finding.leaf, *finding.likewise)}
         meshes = {row.mesh for row in self.wrong if row.structure or row.path in paths}
         meshes |= {item.mesh for item in certain}
-        meshes |= (
-            {*self.stuck_on} if any(finding.code == Deadlock.code for finding in certain) else set()
-        )
+        meshes |= {*self.stuck_on} if any(item.code == Deadlock.code for item in certain) else set()
         # Meshes that were not compared have the same problem as the largest wrong one.
         compared = {item.mesh for item in self.wrong} | {*self.stuck_on}
         largest = bool(self.wrong) and self.wrong[-1].mesh in meshes

@@ -55,8 +55,8 @@ def judge_results(
 def all_agree(run: Run, base: Run, wanted: Sequence[Wanted], limits: Sequence[Tolerance]) -> bool:
     """Return whether every result of a run agrees with what it should be, on every device."""
     return run.traced.tree == base.traced.tree and all(
-        row.shape == want.value.shape and agree(row, want.value, limit)
-        for value, want, limit in zip(run.values, wanted, limits, strict=True)
+        row.shape == expected.value.shape and agree(row, expected.value, limit)
+        for value, expected, limit in zip(run.values, wanted, limits, strict=True)
         for row in value.rows
     )
 
@@ -102,15 +102,13 @@ def _with_changes(one: Wrong, runs: Sequence[Run]) -> Wrong:
 def _unrounded(one: Wrong) -> Wrong:
     """Compare the program without its rounding to integers, on the mesh and on one device."""
     run, base = one.run.unrounded, one.base.unrounded
-    want = one.want
-    if not want.given:
-        want = Wanted(base.values[one.index].first, want.dtype)
+    expected = one.want
+    if not expected.given:
+        expected = Wanted(base.values[one.index].first, expected.dtype)
     if one.want.run is not None:
-        reference_run = one.want.run.unrounded
-        want = dataclasses.replace(
-            one.want, value=reference_run.values[one.want.index].first, run=reference_run
-        )
-    unrounded = Wrong(run, base, one.index, run.values[one.index], want, one.limit)
+        ref = one.want.run.unrounded
+        expected = dataclasses.replace(one.want, value=ref.values[one.want.index].first, run=ref)
+    unrounded = Wrong(run, base, one.index, run.values[one.index], expected, one.limit)
     unrounded = unrounded if unrounded.right else judge(unrounded)
     return unrounded if unrounded.right else one
 

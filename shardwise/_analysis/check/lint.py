@@ -63,9 +63,7 @@ def _is_of_data(body: Body, atom: Atom) -> bool:
 
 def _may_part(body: Body, axes: list[Axis]) -> Iterator[Finding]:
     for op in Watch(body.ops).sites:
-        collective = next(
-            candidate for branch in op.bodies for candidate in collectives_in(branch.ops)
-        )
+        collective = next(c for branch in op.bodies for c in collectives_in(branch.ops))
         yield MayDiverge.from_operations(op, collective)
 
 

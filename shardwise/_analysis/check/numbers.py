@@ -69,28 +69,28 @@ def by_numbers(wrong: Sequence[Wrong], tried: Sequence[Sizes] = ()) -> list[Find
 
 def factors_of(one: Wrong, wrong: Sequence[Wrong], tried: Sequence[Sizes]) -> Seen:
     """Return the factor by which a result is too large on each mesh, where it is one number."""
-    alike = [other for other in wrong if other.index == one.index]
+    rows = [row for row in wrong if row.index == one.index]
     seen: list[tuple[Sizes, float]] = [
-        (sizes, 1.0) for sizes in tried if all(sizes != other.sizes for other in alike)
+        (sizes, 1.0) for sizes in tried if all(sizes != row.sizes for row in rows)
     ]
-    return seen + [(other.sizes, other.times) for other in alike if other.times is not None]
+    return seen + [(row.sizes, row.times) for row in rows if row.times is not None]
 
 
 def _findings(one: Wrong, seen: Seen) -> Iterator[Finding]:
     """Yield what is wrong on one device already, and what the sharding adds."""
     on_one = one.on_one_device
     if on_one is not None:
-        found = NotReference.from_numbers(Measured(on_one))
-        yield _about(found, on_one)
+        finding = NotReference.from_numbers(Measured(on_one))
+        yield _about(finding, on_one)
         on_one = Wanted(on_one.got, on_one.run.dtypes[on_one.index])
         one, seen = dataclasses.replace(one, wanted=on_one), ()
         if one.right:
             return
     measured = Measured(one, seen)
     for fault in IN_ORDER:
-        if (found := fault.from_numbers(measured)) is not None:
+        if (finding := fault.from_numbers(measured)) is not None:
             note = fault.note(measured) if fault is FollowsSharding else ""
-            yield _about(found, one, f" on {one.mesh}{note}")
+            yield _about(finding, one, f" on {one.mesh}{note}")
             return
 
 
@@ -152,12 +152,8 @@ class Measured:
 
     @functools.cached_property
     def _fitting(self) -> list[Powers]:
-        wrong = self.wrong
-        return (
-            powers(wrong.sizes, wrong.times, self.seen, wrong.slack)
-            if wrong.times is not None
-            else []
-        )
+        row = self.wrong
+        return powers(row.sizes, row.times, self.seen, row.slack) if row.times is not None else []
 
     @property
     def multiple(self) -> float | None:
@@ -228,11 +224,9 @@ class Measured:
         """A question about the integers that the result depends on, if they may wrap around."""
         body, target = self.run.body, self.run.body.outs[self.index]
         dtype = whole_numbers(Body(body.ins, ancestors(body, target), [target]))
-        if dtype is None or self._largest_sum <= (highest := jnp.iinfo(dtype).max):
+        if dtype is None or self._largest_sum <= (end := jnp.iinfo(dtype).max):
             return ""
-        return (
-            f" Do integers of {dtype}, which end at {highest}, wrap around where they are added up?"
-        )
+        return f" Do integers of {dtype}, which end at {end}, wrap around where they are added up?"
 
     @property
     def _largest_sum(self) -> float:
@@ -325,10 +319,10 @@ def much(one: Wrong) -> str:
 
 def _pair(one: Wrong, at: tuple[Any, ...]) -> str:
     """Format one element and its expected value with enough digits to tell them apart."""
-    got, want = one.got[at], one.want.value[at]
+    actual, expected = one.got[at], one.want.value[at]
     if not jnp.issubdtype(one.want.value.dtype, jnp.inexact):
-        return f"{got} instead of {want}"
-    got, want = wide(got)[()], wide(want)[()]
-    texts = ((f"{got:.{digits}g}", f"{want:.{digits}g}") for digits in (4, 9, 17))
+        return f"{actual} instead of {expected}"
+    actual, expected = wide(actual)[()], wide(expected)[()]
+    texts = ((f"{actual:.{digits}g}", f"{expected:.{digits}g}") for digits in (4, 9, 17))
     distinct = (pair for pair in texts if pair[0] != pair[1])
-    return " instead of ".join(next(distinct, (str(got), str(want))))
+    return " instead of ".join(next(distinct, (str(actual), str(expected))))

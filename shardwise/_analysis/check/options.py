@@ -93,12 +93,8 @@ def expand(sizes: Meshes, called: str = "check") -> list[AbstractMesh]:
             )
         )
     columns = []
-    for name, choices in sizes.items():
-        column = (
-            [choices]
-            if isinstance(choices, str) or not isinstance(choices, Sequence)
-            else [*choices]
-        )
+    for name, value in sizes.items():
+        column = [value] if isinstance(value, str) or not isinstance(value, Sequence) else [*value]
         if not column:
             raise ShardingError(
                 explain_error(

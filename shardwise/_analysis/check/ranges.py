@@ -106,10 +106,8 @@ def _handed(op: Op, places: set[Any]) -> set[Var]:
     """Return the inputs of an operation's bodies that are such numbers, and loop counters."""
     if isinstance(op, Scan):
         positions = range(op.consts, op.consts + op.carry)
-        pairs_by_index = enumerate(zip(op.ins, op.body.ins, strict=True))
-        pairs = [
-            pair for i, pair in pairs_by_index if i not in positions or counts(op, i - op.consts)
-        ]
+        rows = enumerate(zip(op.ins, op.body.ins, strict=True))
+        pairs = [pair for i, pair in rows if i not in positions or counts(op, i - op.consts)]
     elif isinstance(op, While):
         first, second = op.cond_consts, op.cond_consts + op.body_consts
         pairs = [*zip(op.ins[:first], op.cond.ins, strict=False)]

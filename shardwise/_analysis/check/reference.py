@@ -24,7 +24,7 @@ def wanted_of(reference: Any, base: Run, args: tuple[Any, ...]) -> list[Wanted]:
     defaults = [Wanted(*row) for row in zip(base.results(), base.dtypes, strict=True)]
     if reference is None:
         return defaults
-    plain_by_path = dict(zip(base.paths, defaults, strict=True))
+    on_base = dict(zip(base.paths, defaults, strict=True))
     run = _traced(reference, base, args) if callable(reference) else None
     if run is not None:
         weak = [aval.weak_type for aval in run.program.jaxpr.out_avals]
@@ -32,23 +32,19 @@ def wanted_of(reference: Any, base: Run, args: tuple[Any, ...]) -> list[Wanted]:
         paths = map(base.traced.name_of, run.traced.tree.paths)
         rows = zip(paths, run.results(), run.dtypes, weak, strict=True)
         expected = {
-            path: Wanted(
-                value, _typed(value, dtype, plain_by_path.get(path), weakly), 0.0, index, run
-            )
-            for index, (path, value, dtype, weakly) in enumerate(rows)
+            path: Wanted(value, _typed(value, dtype, on_base.get(path), weakly), 0.0, i, run)
+            for i, (path, value, dtype, weakly) in enumerate(rows)
         }
     else:
         result = _called(reference, base, args) if callable(reference) else reference
         leaves = jax.tree_util.tree_leaves_with_path(result)
         expected = {
-            (name := "result" + jax.tree_util.keystr(path)): _array(
-                name, leaf, plain_by_path.get(name)
-            )
+            (name := "result" + jax.tree_util.keystr(path)): _array(name, leaf, on_base.get(name))
             for path, leaf in leaves
         }
     _refuse_others(expected, base)
     # A value says nothing about updated arguments: for those, one device is the reference.
-    return [expected[path] if path in expected else plain_by_path[path] for path in base.paths]
+    return [expected[path] if path in expected else on_base[path] for path in base.paths]
 
 
 def _called(reference: Any, base: Run, args: tuple[Any, ...]) -> Any:
@@ -129,13 +125,11 @@ def _traced(reference: Any, base: Run, args: tuple[Any, ...]) -> Run | None:
 def _refuse_others(found: Mapping[str, Any], base: Run) -> None:
     """Raise if the reference has other results than the program, naming them."""
     result_paths = [path for path in base.paths if path.startswith("result")]
-    missing = [path for path in result_paths if path not in found]
+    lost = [path for path in result_paths if path not in found]
     extra = [path for path in found if path not in base.paths]
-    if not missing and not extra:
+    if not lost and not extra:
         return
-    parts = [f"lacks {_some(missing)}"] * bool(missing) + [f"has {_some(extra)} besides"] * bool(
-        extra
-    )
+    parts = [f"lacks {_some(lost)}"] * bool(lost) + [f"has {_some(extra)} besides"] * bool(extra)
     raise ShardingError(
         explain_error(
             f"the reference {' and '.join(parts)}",

@@ -129,18 +129,16 @@ def _deal(sizes: Sequence[int], local: Sequence[int], whole: Sequence[int]) -> l
         full // part if part and full % part == 0 else 0
         for part, full in zip(local, whole, strict=True)
     ]
-    taken = []
+    split_dims = []
     for size in sizes:
-        dim = next(
-            (index for index, ratio in enumerate(ratios) if ratio > 1 and ratio % size == 0), None
-        )
+        dim = next((i for i, ratio in enumerate(ratios) if ratio > 1 and ratio % size == 0), None)
         if size == 1:
             dim = 0
         if dim is None:
             return None
         ratios[dim] //= size
-        taken.append(dim)
-    return taken if all(ratio == 1 for ratio in ratios) else None
+        split_dims.append(dim)
+    return split_dims if all(ratio == 1 for ratio in ratios) else None
 
 
 def _merge(array: np.ndarray, taken: Sequence[int], shape: Sequence[int]) -> np.ndarray:

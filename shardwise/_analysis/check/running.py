@@ -193,9 +193,7 @@ class Run:
             outs, _ = self._run(self.body.outs, _changed(self._wide, by, seed))
             rows = zip(outs, self.results(), strict=True)
             changes.append([change_of(_held(value).first, result) for value, result in rows])
-        return [
-            functools.reduce(operator.or_, result) for result in zip(*changes[:count], strict=True)
-        ]
+        return [functools.reduce(operator.or_, row) for row in zip(*changes[:count], strict=True)]
 
     @functools.cached_property
     def rounds(self) -> bool:

@@ -108,9 +108,7 @@ def _alike(run: Run, proved: bool) -> Iterator[Finding]:
     # Look at computed values too, if the rows of the arguments they depend on are all equal.
     direct_splits = [op for op, _ in direct]
     computed = [op for op in splits if op not in direct_splits and isinstance(op.ins[0], Var)]
-    operands = [
-        a for op in computed for ancestor in ancestors(run.body, op.ins[0]) for a in ancestor.ins
-    ]
+    operands = [a for op in computed for maker in ancestors(run.body, op.ins[0]) for a in maker.ins]
     if not splits or any(_has_rows(values[atom]) for atom in operands if atom in values):
         return
     observed = run.observe([op.ins[0] for op in computed])

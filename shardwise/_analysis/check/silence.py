@@ -69,10 +69,7 @@ def _ignores(file: str, lines: tuple[str, ...]) -> tuple[Ignore, ...]:
         for match in COMMENT.finditer(token.string) if token.type == tokenize.COMMENT else ():
             line = token.start[0]
             about = _next_line(lines, line) if token.line.strip() == token.string else line
-            covers = next(
-                (statement for statement in statements if about in statement),
-                range(about, about + 1),
-            )
+            covers = next((span for span in statements if about in span), range(about, about + 1))
             codes = tuple(code.strip() for code in (match[1] or "").split(",") if code.strip())
             ignores.append(Ignore(file, line, codes, covers))
     return tuple(ignores)
@@ -103,9 +100,7 @@ def _statements(tree: ast.AST) -> list[range]:
 
 
 def _first_line(node: Any) -> int:
-    return min(
-        [node.lineno, *(decorator.lineno for decorator in getattr(node, "decorator_list", []))]
-    )
+    return min([node.lineno, *(item.lineno for item in getattr(node, "decorator_list", []))])
 
 
 def _held(node: ast.stmt) -> ast.AST | None:

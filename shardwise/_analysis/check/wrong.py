@@ -128,14 +128,14 @@ class Wrong:
     @property
     def not_finite(self) -> bool:
         """Whether it is NaN or infinite where it should be finite."""
-        want, got = self._finite
-        return bool((want & ~got).any())
+        expected, actual = self._finite
+        return bool((expected & ~actual).any())
 
     @property
     def finite_alone(self) -> bool:
         """Whether it is finite where it should be NaN or infinite."""
-        want, got = self._finite
-        return bool((~want & got).any())
+        expected, actual = self._finite
+        return bool((~expected & actual).any())
 
     @functools.cached_property
     def _finite(self) -> tuple[Any, Any]:

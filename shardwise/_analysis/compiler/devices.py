@@ -81,12 +81,10 @@ def _along_axes(sizes: str, names: str) -> Groups:
     named = re.findall(r"'([^']+)'(?::\((\d+)\)(\d+))?", names)
     order: list[tuple[str, int, int]] = []  # every axis, split into the named sub-axes
     for name, size in mesh.items():
-        cuts = [
-            (int(offset), int(count)) for axis, offset, count in named if axis == name and count
-        ]
+        cuts = [(int(offset), int(n)) for axis, offset, n in named if axis == name and n]
         order += _parts(name, size, cuts)
     shape = [size for _, _, size in order]
-    parts = [(name, int(offset or 1), int(count or mesh[name])) for name, offset, count in named]
+    parts = [(name, int(offset or 1), int(n or mesh[name])) for name, offset, n in named]
     inner = [order.index(part) for part in parts]
     outer = [place for place in range(len(order)) if place not in inner]
     counted = np.arange(math.prod(shape)).reshape(shape).transpose(outer + inner)

@@ -96,12 +96,8 @@ class Origins:
 
     def _only_moves(self, fusion: Instruction) -> bool:
         inner = self.module.computations.get(fusion.attribute("calls").lstrip("%"), {})
-        nonscalar = (
-            instruction
-            for instruction in inner.values()
-            if any(kind.shape for kind in instruction.types)
-        )
-        return all(instruction.opcode in MOVES | NOTHING for instruction in nonscalar)
+        nonscalar = (inst for inst in inner.values() if any(kind.shape for kind in inst.types))
+        return all(inst.opcode in MOVES | NOTHING for inst in nonscalar)
 
 
 def _largest(instruction: Instruction, computation: Computation) -> Instruction | None:

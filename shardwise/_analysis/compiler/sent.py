@@ -156,8 +156,8 @@ class Reader:
     def _loop(self, instruction: Instruction, around: _Around) -> Node:
         trips = instruction.trips
         times = 1 if trips is None else trips
-        known = around.known and trips is not None
-        context = dataclasses.replace(around, times=around.times * times, known=known)
+        is_known = around.known and trips is not None
+        context = dataclasses.replace(around, times=around.times * times, known=is_known)
         body = [node for name in instruction.called for node in self._nodes(name, context)]
         if any(True for _ in sent_in(body)):
             return Loop(instruction, trips, body)
@@ -300,10 +300,7 @@ def _arrays(
         results = instruction.types[len(operands) :] if asynchronous else instruction.types
         result = results[place] if place < len(results) else kind
         lines = (element, operand) if len(operands) > 1 else ()
-        origin = next(
-            (line for line in lines if line is not None and line.frame),
-            instruction,
-        )
+        origin = next((line for line in lines if line is not None and line.frame), instruction)
         yield operand.name, kind, result, origin
 
 

@@ -26,18 +26,14 @@ def advice(report: Facts, cost: Cost) -> list[str]:
     """Return what takes longest, and what would make it shorter."""
     match cost.bound:
         case "arithmetic":
-            sentences = ["Arithmetic takes longest."]
+            text = ["Arithmetic takes longest."]
         case "memory":
-            sentences = ["Reading and writing the devices' own memory takes longest."]
+            text = ["Reading and writing the devices' own memory takes longest."]
         case "bandwidth":
-            sentences = [
-                f"Sending takes longest: fewer bytes would help{_where_from(report, cost)}."
-            ]
+            text = [f"Sending takes longest: fewer bytes would help{_where_from(report, cost)}."]
         case _:
-            sentences = [
-                "Waiting for messages takes longest: fewer and larger collectives would help."
-            ]
-    return [*sentences, *_small(report, cost)]
+            text = ["Waiting for messages takes longest: fewer and larger collectives would help."]
+    return [*text, *_small(report, cost)]
 
 
 def _where_from(report: Facts, cost: Cost) -> str:

@@ -92,15 +92,13 @@ def _is_counted(use: CollectiveUse, name: str) -> bool:
 def _refuse_other(name: str, bound: Any, report: Facts) -> None:
     figures = ("bytes_sent", "peak_memory", *COLLECTIVES)
     if name not in figures:
-        matches = difflib.get_close_matches(name, figures, n=1)
+        close = difflib.get_close_matches(name, figures, n=1)
         raise ArgumentError(
             explain_error(
                 f"there is no figure {name!r}",
                 where="report.expect",
                 rule=f"There are {', '.join(figures)}.",
-                remedy=f"did you mean {matches[0]!r}?"
-                if matches
-                else "report.expect(all_gather=0)",
+                remedy=f"did you mean {close[0]!r}?" if close else "report.expect(all_gather=0)",
             )
         )
     bounds = bound if isinstance(bound, Mapping) and name != "peak_memory" else {"": bound}

@@ -141,10 +141,8 @@ def traffic_of(
     total = sum(use.total_bytes for use in counted)
     traffic = []
     for names in rows:
-        on_axes = [use for use in counted if use.axes == names]
-        bytes_sent = sum(use.total_bytes for use in on_axes)
-        times = sum(use.least for use in on_axes)
-        traffic.append(
-            Traffic(names, len(on_axes), times, bytes_sent, bytes_sent / total if total else 0.0)
-        )
+        group = [use for use in counted if use.axes == names]
+        size = sum(use.total_bytes for use in group)
+        times = sum(use.least for use in group)
+        traffic.append(Traffic(names, len(group), times, size, size / total if total else 0.0))
     return tuple(traffic)

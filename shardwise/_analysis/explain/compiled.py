@@ -200,9 +200,7 @@ def held_results(
     shardings = [text] if not text.startswith("{{") else _split(text)
     if len(shardings) != len(results):
         return list(results)
-    return [
-        _held(result, text, compiled, mesh) for result, text in zip(results, shardings, strict=True)
-    ]
+    return [_held(row, text, compiled, mesh) for row, text in zip(results, shardings, strict=True)]
 
 
 def held_arguments(

@@ -88,9 +88,7 @@ def with_cost(report: Kind, hardware: str | Hardware) -> Kind:
         latencies=tuple(time.latency for time in totals),
         saved=saved,
         redundant=sum(
-            time_saved
-            for use, time_saved in zip(report.collectives, saved, strict=True)
-            if _at_no_price(use)
+            time for use, time in zip(report.collectives, saved, strict=True) if _at_no_price(use)
         ),
         by_axes=by_axes,
         fits=report.memory.peak <= machine.memory,
@@ -100,11 +98,11 @@ def with_cost(report: Kind, hardware: str | Hardware) -> Kind:
     spent = dict(by_axes)
     traffic = tuple(
         dataclasses.replace(
-            one,
-            seconds=spent[one.axes],
-            time_share=spent[one.axes] / communication if communication else 0.0,
+            row,
+            seconds=spent[row.axes],
+            time_share=spent[row.axes] / communication if communication else 0.0,
         )
-        for one in report.traffic
+        for row in report.traffic
     )
     return dataclasses.replace(report, steps=steps, traffic=traffic, cost=cost)
 
@@ -181,14 +179,10 @@ def _saved(
     Latency is saved only if all collectives of a message are removed.
     """
     uses = report.collectives
-    removed = {
-        place for place, use in enumerate(uses) if use.redundant and not use.redundant.instead
-    }
-    removed |= {
-        use.redundant.also for use in uses if use.redundant and use.redundant.also is not None
-    }
+    gone = {place for place, use in enumerate(uses) if use.redundant and not use.redundant.instead}
+    gone |= {use.redundant.also for use in uses if use.redundant and use.redundant.also is not None}
     launch_gone = {
-        place: removed.issuperset(launch.collectives)
+        place: gone.issuperset(launch.collectives)
         for launch in report.launches
         for place in launch.collectives
     }

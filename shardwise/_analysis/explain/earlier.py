@@ -56,10 +56,8 @@ def changes_since(path: Path, report: Facts) -> Changes:
     """Compare a report with one of the same program in a JSON file."""
     old = _read(path, report.name)
     before, after = _grouped(old["collectives"]), _grouped(report.to_dict()["collectives"])
-    differences = tuple(
-        sorted(_differences(before, after), key=lambda change: change.before - change.after)
-    )
-    return Changes(int(old["bytes_sent"]), report.bytes_sent, differences)
+    changes = tuple(sorted(_differences(before, after), key=lambda row: row.before - row.after))
+    return Changes(int(old["bytes_sent"]), report.bytes_sent, changes)
 
 
 Key = tuple[str, tuple[str, ...], str, str, str]

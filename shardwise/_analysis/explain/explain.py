@@ -118,15 +118,15 @@ def _report(
     full_mesh = mesh_of(traced, mesh)
     axes = _axes(body, mesh if full_mesh is None or is_sharded(body) else full_mesh)
     paths = traced.argument_paths
-    arguments_in = body.ins[len(body.ins) - len(paths) :]
-    layouts = Layouts(body, _shardings(traced, arguments_in, axes))
+    inputs = body.ins[len(body.ins) - len(paths) :]
+    layouts = Layouts(body, _shardings(traced, inputs, axes))
     meaning = Meant.of(body, traced.constants, paths) if is_sharded(body) else Meant()
     recorder = Recorder(layouts, Passes(body), meaning)
     steps, tally = recorder.steps(body, Around())
     read = {atom for op in body.ops for atom in op.ins} | set(body.outs)
     arguments = tuple(
         _held(path, var, layouts, axes, var in read)
-        for path, var in zip(paths, arguments_in, strict=True)
+        for path, var in zip(paths, inputs, strict=True)
     )
     results = tuple(
         _held(path, _as_var(atom, aval), layouts, axes)
@@ -135,7 +135,7 @@ def _report(
         )
     )
     names = dict.fromkeys((var for var in body.ins if var in read), "constant")
-    names |= {var: path for path, var in zip(paths, arguments_in, strict=True) if var in read}
+    names |= {var: path for path, var in zip(paths, inputs, strict=True) if var in read}
     memory = memory_of(
         body,
         layouts,

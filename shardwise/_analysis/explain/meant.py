@@ -39,12 +39,10 @@ class Meant:
 
     def holding(self, op: Collective) -> Holding | None:
         """Return what each device holds before and after a collective."""
-        meaning = self.kept.of(op) if self.kept else None
-        if meaning is None:
+        facts = self.kept.of(op) if self.kept else None
+        if facts is None:
             return None
-        return Holding(
-            holding(meaning.ins[0], meaning.names), holding(meaning.outs[0], meaning.names)
-        )
+        return Holding(holding(facts.ins[0], facts.names), holding(facts.outs[0], facts.names))
 
     def also(self, op: Collective) -> Collective | None:
         """Return another collective that becomes unnecessary if this one is avoided."""

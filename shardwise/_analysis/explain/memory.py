@@ -72,12 +72,9 @@ def fused(body: Body) -> set[Var]:
         if not isinstance(op, Leaf) or op.name not in FUSES:
             continue
         for var in op.outs:
-            consumers = readers.get(var, [])
-            fits = all(
-                isinstance(consumer, Leaf) and consumer.name in READS_FUSED
-                for consumer in consumers
-            )
-            if fits and id(var) not in results and (len(consumers) == 1 or op.name in FREE):
+            users = readers.get(var, [])
+            fits = all(isinstance(user, Leaf) and user.name in READS_FUSED for user in users)
+            if fits and id(var) not in results and (len(users) == 1 or op.name in FREE):
                 values.add(var)
     return values
 
@@ -134,19 +131,17 @@ class Walk:
         """Yield each operation with the values that are live while it runs."""
         skip = fused(body)
         root: dict[Var, Var] = {}
-        last_reads = _last_reads(body, keep, root)
+        reads = _last_reads(body, keep, root)
         alive, total = dict(start), sum(start.values())
         for index, op in enumerate(body.ops):
             self.makers.update(dict.fromkeys(op.outs, op))
-            written = (
-                [] if is_view(op) else [v for v in op.outs if v not in skip and v in last_reads]
-            )
-            for var in written:
+            writes = [] if is_view(op) else [v for v in op.outs if v not in skip and v in reads]
+            for var in writes:
                 alive[var] = self.layouts.bytes(var)
                 total += alive[var]
             yield Moment(op, alive, total, self._inside(op))
             for var in {root.get(a, a) for a in [*op.ins, *op.outs] if isinstance(a, Var)}:
-                if last_reads.get(var, index) <= index and var in alive and var not in start:
+                if reads.get(var, index) <= index and var in alive and var not in start:
                     total -= alive.pop(var)
 
     def _inside(self, op: Op) -> Peak:

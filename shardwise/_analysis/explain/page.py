@@ -65,11 +65,9 @@ def _render(template: str, report: Facts) -> str:
 
 def _now() -> datetime.datetime:
     """Return the current time, or `SOURCE_DATE_EPOCH` for reproducible builds."""
-    epoch = os.environ.get("SOURCE_DATE_EPOCH", "")
+    text = os.environ.get("SOURCE_DATE_EPOCH", "")
     zone = datetime.UTC
-    return (
-        datetime.datetime.fromtimestamp(int(epoch), zone) if epoch else datetime.datetime.now(zone)
-    )
+    return datetime.datetime.fromtimestamp(int(text), zone) if text else datetime.datetime.now(zone)
 
 
 @functools.cache
@@ -194,9 +192,7 @@ class View:
     def findings(self, entry: Entry) -> list[Remark]:
         """Return the findings on the line of a collective."""
         places = set(entry.launch.collectives) if entry.launch else set()
-        return [
-            remark for remark in self.report.findings if places.intersection(remark.collectives)
-        ]
+        return [note for note in self.report.findings if places.intersection(note.collectives)]
 
     def figure(self, name: str) -> Markup:
         """Return a chart by its name."""

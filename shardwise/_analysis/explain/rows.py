@@ -56,10 +56,8 @@ class Row:
     @property
     def holds(self) -> list[str]:
         """What devices hold before and after, without repetitions."""
-        meanings = (meaning.meaning for meaning in self.uses)
-        return list(
-            dict.fromkeys(f"{meaning.before} → {meaning.after}" for meaning in meanings if meaning)
-        )
+        meanings = (use.meaning for use in self.uses)
+        return list(dict.fromkeys(f"{m.before} → {m.after}" for m in meanings if m))
 
     @property
     def reasons(self) -> list[str]:

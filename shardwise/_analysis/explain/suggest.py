@@ -23,22 +23,20 @@ def suggestions(
     traced: Traced, mesh: Mesh | AbstractMesh, result: Compiled, uses: Sequence[CollectiveUse]
 ) -> tuple[Suggestion, ...]:
     """Return constraints on one argument that send less than the program does, the best first."""
-    sent_now = _sent(result)
-    suggested = []
+    base = _sent(result)
+    better = []
     for place, spec in list(_candidates(result, uses))[:TRIALS]:
         path = result.inputs[place].path
         doing(f"trying {path} as {units.spec(spec)}")
         try:
             constrained = {place: PartitionSpec(*(row or None for row in spec))}
-            recompiled = compiled(traced, result.inputs, mesh, constrained)
+            trial = compiled(traced, result.inputs, mesh, constrained)
         except (CompileError, ShardwiseError, TypeError, ValueError):
             continue  # a constraint that the program does not accept, as along Explicit axes
-        if _sent(recompiled) < sent_now:
+        if _sent(trial) < base:
             code = f"{path} = jax.lax.with_sharding_constraint({path}, {units.spec(spec)})"
-            suggested.append(
-                Suggestion(code, path, spec, _sent(recompiled), sent_now, recompiled.peak or 0)
-            )
-    return tuple(sorted(suggested, key=lambda one: one.bytes_sent))
+            better.append(Suggestion(code, path, spec, _sent(trial), base, trial.peak or 0))
+    return tuple(sorted(better, key=lambda suggestion: suggestion.bytes_sent))
 
 
 def _sent(result: Compiled) -> int:

@@ -37,12 +37,10 @@ COLORS = ("cyan", "magenta", "yellow", "green", "blue", "red")
 
 def plain_text(report: Facts) -> str:
     """Return the report as text without colour."""
-    buffer = io.StringIO()
-    console = Console(
-        file=buffer, width=WIDTH, no_color=True, highlight=False, force_terminal=False
-    )
+    out = io.StringIO()
+    console = Console(file=out, width=WIDTH, no_color=True, highlight=False, force_terminal=False)
     console.print(Group(*_parts(report)))
-    return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines()).rstrip()
+    return "\n".join(line.rstrip() for line in out.getvalue().splitlines()).rstrip()
 
 
 def show(report: Facts) -> None:
@@ -98,14 +96,11 @@ def _drawing(report: Facts) -> Iterator[RenderableType]:
     rows, columns = [("", 1), *((axis.name, axis.size) for axis in report.mesh)][-2:]
     down, across = _some(rows[1], ROWS), _some(columns[1], COLUMNS)
     grid = Table(box=None, pad_edge=False, padding=(0, 1), show_header=False)
-    head = [f"{columns[0]} →", *("…" if column is None else str(column) for column in across)]
+    head = [f"{columns[0]} →", *("…" if c is None else str(c) for c in across)]
     grid.add_row(*(Text(cell, style="dim") for cell in head))
-    for row in down:
-        name = f"{rows[0]} {'…' if row is None else row}" if rows[0] else ""
-        cells = [
-            "…" if row is None or column is None else str(row * columns[1] + column)
-            for column in across
-        ]
+    for r in down:
+        name = f"{rows[0]} {'…' if r is None else r}" if rows[0] else ""
+        cells = ["…" if r is None or c is None else str(r * columns[1] + c) for c in across]
         grid.add_row(Text(name, style="dim"), *cells)
     more = len(report.mesh) > 2
     outer = [axis.name for axis in report.mesh[:-2]]

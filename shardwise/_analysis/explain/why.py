@@ -201,13 +201,11 @@ def _across(
         return None
     operand, place = max(split, key=lambda row: (_is_part(use, row[0], mesh), row[0].type.bytes))
     summed = use.name not in EXCHANGES
-    consequence = (
-        "its partial results are combined" if summed else "a device needs what others hold"
-    )
+    effect = "its partial results are combined" if summed else "a device needs what others hold"
     return Why(
         "operation",
         f"{one.primitive} goes along a dimension of size {operand.type.shape[place]} of "
-        f"{_shown(operand)} that is split over {units.axes(use.axes)}, so {consequence}",
+        f"{_shown(operand)} that is split over {units.axes(use.axes)}, so {effect}",
         before=operand.spec,
         after=one.spec,
     )

@@ -177,10 +177,10 @@ def grouped(findings: Sequence[Finding]) -> list[Finding]:
     joined = []
     for group in by_cause.values():
         leaves = dict.fromkeys(finding.leaf for finding in group)
-        other_leaves = tuple(leaf for leaf in leaves if leaf != group[0].leaf)
-        count = len(other_leaves)
-        more = f"; {count} more result{'s' * (count != 1)}" if other_leaves else ""
+        others = tuple(leaf for leaf in leaves if leaf != group[0].leaf)
+        count = len(others)
+        more = f"; {count} more result{'s' * (count != 1)}" if others else ""
         joined.append(
-            dataclasses.replace(group[0], message=group[0].message + more, likewise=other_leaves)
+            dataclasses.replace(group[0], message=group[0].message + more, likewise=others)
         )
     return joined

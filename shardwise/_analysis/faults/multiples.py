@@ -103,9 +103,7 @@ class TooLarge(Fault):
                 "where autodiff sums the gradient once, and leave the other sum out.",
             )
         scaled = [
-            step
-            for step in m.steps("scaled", everywhere=True)
-            if paid and step.order > paid[-1].order
+            s for s in m.steps("scaled", everywhere=True) if paid and s.order > paid[-1].order
         ]
         by_hand = [step for step in scaled if not m.is_mean(step)]
         averaged = all(map(m.is_mean, paid))
@@ -155,15 +153,15 @@ class TooLarge(Fault):
             text += f"; what is divided by is {one.fraction(one.divisor)} of what it should be, "
             return cls.found(f"{text}since here", one.where, SUMMED.format(over=one.over))
         if one.gradient is not None and one.summed_before:
-            reason, remedy = (
+            note, remedy = (
                 "; autodiff has already summed it over the devices",
                 one.gradient_remedy,
             )
         elif one.summed_before:
-            reason, remedy = "; every device has the same value before the sum", MEANT
+            note, remedy = "; every device has the same value before the sum", MEANT
         else:
-            reason, remedy = "", AVERAGED
-        return cls.found(f"{text}{reason}", one.where, remedy.replace("{over}", one.over))
+            note, remedy = "", AVERAGED
+        return cls.found(f"{text}{note}", one.where, remedy.replace("{over}", one.over))
 
 
 SUMMED = "sum instead of averaging: jax.lax.psum(..., {over}), or divide only once."

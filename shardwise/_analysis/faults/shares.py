@@ -49,21 +49,19 @@ class ShareReturned(Fault):
                 f"add the shares up, before anything is added to them: jax.lax.psum(..., {axes}), "
                 "or pmean if each is a mean of its own part.",
             )
-        reduce, share_text = "psum", f"share of a sum over {axes}"
+        reduce, share = "psum", f"share of a sum over {axes}"
         remedy = "add the shares up before they are returned"
         if m.mistake.extreme:
-            reduce, share_text = "pmax", f"own maximum or minimum, not that over {axes}"
+            reduce, share = "pmax", f"own maximum or minimum, not that over {axes}"
             remedy = "combine them before they are returned, with pmax or pmin"
         elif ratio == count:
-            reduce, share_text = "pmean", f"own mean, not the mean over {axes}"
+            reduce, share = "pmean", f"own mean, not the mean over {axes}"
             remedy = "average them before they are returned"
         is_only = "is only the first device's"
         if not m.same:
             is_only = "is put together from each device's"
             remedy += ", and leave the axis out of out_specs"
-        return cls.found(
-            f"{is_only} {share_text}", m.where, f"{remedy}: jax.lax.{reduce}(..., {axes})."
-        )
+        return cls.found(f"{is_only} {share}", m.where, f"{remedy}: jax.lax.{reduce}(..., {axes}).")
 
     @classmethod
     def from_numbers(cls, one: Any) -> Finding | None:

@@ -129,10 +129,8 @@ class NotFinite(Fault):
         empty = "an empty or masked shard: 0/0, log(0)."
         remedy = f"look for {empty}"
         if one.narrow is not None:
-            kind, highest = one.narrow
-            remedy = (
-                f"look for a sum that leaves the range of {kind} ({highest:g}) and add it up in "
-            )
+            kind, end = one.narrow
+            remedy = f"look for a sum that leaves the range of {kind} ({end:g}) and add it up in "
             remedy += f"float32, or for {empty}"
         return cls.found(text, line, remedy)
 

@@ -138,12 +138,14 @@ def lax_import(source: Source) -> ast.ImportFrom | None:
 def import_edits(candidate: Candidate, names: Mapping[str, Any]) -> list[Edit]:
     """Return the edits that import names which a candidate uses and its file lacks."""
     source = candidate.source
-    used = {name for edit in candidate.edits for name in edit.names} - {*names}
+    needed = {name for edit in candidate.edits for name in edit.names} - {*names}
     imports = []
-    if "jax" in used:
+    if "jax" in needed:
         imports.append(_import_of_jax(source))
     statement = lax_import(source)
-    lacking = sorted(name for name in used if hasattr(jax.lax, name) and name not in _names(source))
+    lacking = sorted(
+        name for name in needed if hasattr(jax.lax, name) and name not in _names(source)
+    )
     if statement is not None and lacking:
         last_alias = statement.names[-1]
         assert last_alias.end_col_offset is not None

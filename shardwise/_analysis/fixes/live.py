@@ -102,9 +102,7 @@ class Live:
     @property
     def globals(self) -> list[dict[str, Any]]:
         """The global names that the functions see."""
-        return list(
-            {id(function.__globals__): function.__globals__ for function in self.functions}.values()
-        )
+        return list({id(f.__globals__): f.__globals__ for f in self.functions}.values())
 
     def _compiled(self, text: str, line: int = 1) -> CodeType:
         text = "\n" * (line - 1) + text
@@ -119,10 +117,7 @@ class Live:
             if statement is None:
                 return None
             by_statement.setdefault(statement, []).append(edit)
-        return {
-            one: self._compiled_statement(one, statement_edits)
-            for one, statement_edits in by_statement.items()
-        }
+        return {node: self._compiled_statement(node, group) for node, group in by_statement.items()}
 
     def _compiled_statement(self, statement: ast.stmt, edits: Sequence[Edit] = ()) -> CodeType:
         text = self.source.edited_statement(statement, edits)

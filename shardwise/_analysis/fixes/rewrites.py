@@ -145,8 +145,7 @@ def draw_for_all(r: Request) -> Iterator[Candidate]:
             yield r.make(edits, described, 5)
             with_key = [*edits, *_without_index(r, node.args[0])]
             disjoint = not any(
-                first.start < second.end and second.start < first.end
-                for first, second in itertools.combinations(with_key, 2)
+                a.start < b.end and b.start < a.end for a, b in itertools.combinations(with_key, 2)
             )
             if len(with_key) > 1 and disjoint:
                 yield r.make(with_key, f"{described}; use one key on every device", 4.9)
@@ -269,9 +268,7 @@ def change_specs(r: Request) -> Iterator[Candidate]:
     quoted = [f"{write.quote}{name}{write.quote}" for name in every]
     entries = [*quoted, *(f"None, {name}" for name in quoted), ""]
     entries += [", ".join(pair) for pair in itertools.permutations(quoted, 2)]
-    for i, node in enumerate(
-        sorted(r.sites.specs(), key=lambda spec: not _is_for_results(r, spec))
-    ):
+    for i, node in enumerate(sorted(r.sites.specs(), key=lambda s: not _is_for_results(r, s))):
         rank = 3.5 if r.misplaced and _is_for_results(r, node) else 6.8
         for nth, entry in enumerate(entries):
             text = f"{source.text_of(node.func)}({entry})"

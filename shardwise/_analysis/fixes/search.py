@@ -336,10 +336,12 @@ _NOTHING: Any = None
 
 def _named(gap: Gap) -> Iterator[Op]:
     """Yield the operations that the evidence names, starting with where the mistake was made."""
-    mistakes = [one for one in (gap.mistake, *gap.mistakes) if one is not None]
+    mistakes = [m for m in (gap.mistake, *gap.mistakes) if m is not None]
     for mistake in mistakes:
-        used = mistake.used or mistake
-        yield from (op for op in (used.born, used.maker, used.op, mistake.op) if op is not None)
+        origin = mistake.used or mistake
+        yield from (
+            op for op in (origin.born, origin.maker, origin.op, mistake.op) if op is not None
+        )
     yield from (step.op for step in reversed(gap.steps))
     if gap.stray is not None:
         yield gap.stray

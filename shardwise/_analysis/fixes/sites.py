@@ -113,12 +113,10 @@ def sites_of(
                 others.setdefault(source, {})[node] = None
     values = values_of(body, sources)
     sites = []
-    for source, evidence_nodes in ({source: {} for source in others} | named).items():
-        other_nodes = others.get(source, {})
-        functions = {*map(source.function_around, [*evidence_nodes, *other_nodes])} - {source.tree}
-        sites.append(
-            Sites(source, [*evidence_nodes], [*other_nodes], frozenset(functions), values, whole)
-        )
+    for source, nodes in ({source: {} for source in others} | named).items():
+        extra = others.get(source, {})
+        functions = {*map(source.function_around, [*nodes, *extra])} - {source.tree}
+        sites.append(Sites(source, [*nodes], [*extra], frozenset(functions), values, whole))
     return sites
 
 

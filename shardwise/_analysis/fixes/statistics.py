@@ -51,10 +51,8 @@ def _moment(r: Request, node: ast.expr, axes: Sequence[str]) -> str | None:
     x = r.sites.source.text_of(operand)
     x = f"({x})" if isinstance(operand, ast.BinOp) else x
     options = _options(r, node, operand, "ddof")
-    mean_options = ", ".join(
-        [*(o for o in options if not o.startswith("keepdims")), "keepdims=True"]
-    )
-    mean = write.call("pmean", f"{x}.mean({mean_options})", axes)
+    args = ", ".join([*(o for o in options if not o.startswith("keepdims")), "keepdims=True"])
+    mean = write.call("pmean", f"{x}.mean({args})", axes)
     text = write.call("pmean", f"(({x} - {mean}) ** 2).mean({', '.join(options)})", axes)
     return f"{write.jnp}.sqrt({text})" if MOMENTS[called(node)] else text
 

@@ -191,10 +191,8 @@ def _y(efficiency: float) -> float:
 def _curve(drawing: Drawing, report: Facts, curve: Scaling, sizes: Sequence[int]) -> None:
     """Draw a band from no overlap to full overlap, and a dot at the size of the mesh."""
     color = axis_color(report.mesh, curve.axis)
-    low = [(_x(at_size.size, sizes), _y(at_size.efficiency)) for at_size in curve.points]
-    high = [
-        (_x(at_size.size, sizes), _y(at_size.efficiency_overlapped)) for at_size in curve.points
-    ]
+    low = [(_x(p.size, sizes), _y(p.efficiency)) for p in curve.points]
+    high = [(_x(p.size, sizes), _y(p.efficiency_overlapped)) for p in curve.points]
     area = f"{_line(low)}L{_line(high[::-1])[1:]}Z"
     drawing.path(area, color, fill="currentColor", stroke="none", opacity=0.18)
     drawing.path(_line(low), color, stroke_width=1.8)

@@ -53,8 +53,7 @@ def part_color(part: int, parts: int) -> tuple[str, str]:
     pairs = zip(RAMP[low], RAMP[low + 1], strict=True)
     red, green, blue = (round(a + (b - a) * (place - low)) for a, b in pairs)
     bright = sum(
-        weight * (channel / 255) ** 2.2
-        for weight, channel in zip((0.21, 0.72, 0.07), (red, green, blue), strict=True)
+        w * (c / 255) ** 2.2 for w, c in zip((0.21, 0.72, 0.07), (red, green, blue), strict=True)
     )
     return f"#{red:02x}{green:02x}{blue:02x}", "#000000" if bright > 0.18 else "#ffffff"
 

@@ -94,16 +94,11 @@ def shards(report: Facts, layout: Layout) -> Drawing:
         part = parts[row, column]
         color, on_it = part_color(order[part], len(order)) if part else ("rest", "ink")
         x, y, width, height = grid.box(row, column)
-        extend_x = grid.gap if grid.joined(row, column, 0, 1, parts) else 0
-        extend_y = grid.gap if grid.joined(row, column, 1, 0, parts) else 0
+        right = grid.gap if grid.joined(row, column, 0, 1, parts) else 0
+        below = grid.gap if grid.joined(row, column, 1, 0, parts) else 0
         which = "part " + ", ".join(map(str, part)) if part else "all of it"
         drawing.rect(
-            x,
-            y,
-            width + extend_x,
-            height + extend_y,
-            color,
-            hint=f"{coordinates(report, at)}: {which}",
+            x, y, width + right, height + below, color, hint=f"{coordinates(report, at)}: {which}"
         )
         label(drawing, x, y, width, height, ",".join(map(str, part)) or "all", on_it)
     return drawing
@@ -148,7 +143,5 @@ def _caption(layout: Layout, report: Facts) -> list[tuple[str, str]]:
 
 def _named(layout: Layout, most: int = 5) -> list[str]:
     arrays = [*layout.arguments, *layout.results]
-    lines = [
-        f"{array.path} {units.array(array.local_shape, array.dtype)}" for array in arrays[:most]
-    ]
+    lines = [f"{item.path} {units.array(item.local_shape, item.dtype)}" for item in arrays[:most]]
     return lines + ([f"and {len(arrays) - most} more"] if len(arrays) > most else [])

@@ -71,10 +71,8 @@ class Entry:
     def names(self) -> str:
         """For merged entries: what they are."""
         kinds = (
-            f"{entry.uses[0].name} over {units.axes(entry.uses[0].axes)}"
-            if entry.uses
-            else "compute"
-            for entry in self.small
+            f"{part.uses[0].name} over {units.axes(part.uses[0].axes)}" if part.uses else "compute"
+            for part in self.small
         )
         return ", ".join(dict.fromkeys(kinds))
 
@@ -98,22 +96,18 @@ def outline(report: Facts) -> tuple[Entry, ...]:
 class _Outline:
     def __init__(self, report: Facts):
         self.report = report
-        self.launches = {
-            place: launch for launch in report.launches for place in launch.collectives
-        }
+        self.launches = {i: launch for launch in report.launches for i in launch.collectives}
         self.most = max((self.weight(launch) for launch in self.launches.values()), default=0)
-        self.told = {place for remark in report.findings for place in remark.collectives}
+        self.told = {i for remark in report.findings for i in remark.collectives}
 
     def weight(self, launch: Launch) -> float:
         """Return what a bar shows: the time if it is known, else the bytes."""
         return launch.total_bytes if launch.seconds is None else launch.seconds
 
     def entries(self, steps: Sequence[Step], times: int) -> tuple[Entry, ...]:
-        all_entries = list(self._each(steps, times))
+        rows = list(self._each(steps, times))
         # A single small entry is not merged: the line that replaces it would take as much room.
-        groups = (
-            (key, list(group)) for key, group in itertools.groupby(all_entries, self._is_small)
-        )
+        groups = ((key, list(group)) for key, group in itertools.groupby(rows, self._is_small))
         return tuple(
             entry
             for small, group in groups
