@@ -348,11 +348,11 @@ def _unevenly(
 
 def _is_uneven(counted: np.ndarray) -> bool:
     for dim, size in enumerate(counted.shape):
-        line = counted.sum(
+        counts = counted.sum(
             tuple(d for d in range(counted.ndim) if d != dim),
             dtype=np.float64,
         )
         for parts in (2, 3):
-            if size and not size % parts and len({*line.reshape(parts, -1).sum(1)}) == 1:
+            if size and not size % parts and len({*counts.reshape(parts, -1).sum(1)}) == 1:
                 return False
     return True

@@ -226,4 +226,4 @@ _V5P = Hardware(
     "chip between slices.",
 )
 
-PROFILES = {one.name: one for one in (_H100, _H200, _H200_NETWORK, _V5E, _V5P)}
+PROFILES = {item.name: item for item in (_H100, _H200, _H200_NETWORK, _V5E, _V5P)}

@@ -250,11 +250,11 @@ def keep_checks(r: Request) -> Iterator[Candidate]:
 
 def _without(data: bytes, start: int, end: int) -> Edit:
     """Return the edit that removes an argument and its comma."""
-    left = start
-    while data[left - 1 : left].isspace():
-        left -= 1
-    if data[left - 1 : left] == b",":
-        return Edit(left - 1, end, "")
+    first = start
+    while data[first - 1 : first].isspace():
+        first -= 1
+    if data[first - 1 : first] == b",":
+        return Edit(first - 1, end, "")
     after = end
     while data[after : after + 1] in (b",", b" "):
         after += 1

@@ -157,20 +157,20 @@ class Live:
         if plan is None:
             yield MappingProxyType({})
             return
-        originals: list[tuple[dict[str, Any], str, Any]] = []
+        saved: list[tuple[dict[str, Any], str, Any]] = []
         replaced: dict[int, Any] = {}
         try:
             for names in self.globals:
                 if all(name in names for statement in plan for name in bound_by(statement)):
-                    self._run(plan, pieces, names, originals, replaced)
+                    self._run(plan, pieces, names, saved, replaced)
             for names in _user_modules():
                 for name, value in list(names.items()):
                     if id(value) in replaced and names[name] is not replaced[id(value)]:
-                        originals.append((names, name, value))
+                        saved.append((names, name, value))
                         names[name] = replaced[id(value)]
             yield replaced
         finally:
-            for names, name, value in reversed(originals):
+            for names, name, value in reversed(saved):
                 names[name] = value
 
     def _run(
