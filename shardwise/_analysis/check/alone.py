@@ -27,22 +27,22 @@ def alone(op: Op | None, one: Wrong) -> Finding | None:
     """Return the finding for an operation that was applied to parts, if it explains the result."""
     if not isinstance(op, Leaf) or not op.where.file or not one.comes_from(op):
         return None
-    given = [atom.axes for atom in op.ins if isinstance(atom, Var)]
+    operand_axes = [atom.axes for atom in op.ins if isinstance(atom, Var)]
     if op.name == PRODUCT:
-        axes = sorted(given[0] & given[1]) if len(given) == 2 else []
+        axes = sorted(operand_axes[0] & operand_axes[1]) if len(operand_axes) == 2 else []
     else:
-        axes = sorted(given[0]) if given and of(op.name).along else []
+        axes = sorted(operand_axes[0]) if operand_axes and of(op.name).along else []
     if not axes or _are_exchanged(one, axes):
         return None
-    over = names(axes)
-    does = (
+    label = names(axes)
+    action = (
         "multiplies its own part with its own part"
         if op.name == PRODUCT
         else f"{of(op.name).along} its own part"
     )
-    found = DependsOnDevices.from_operation(Measured(one), op, does, over, _rows(op, over))
-    message = f"{one.path} {found.message} (on {one.mesh})"
-    return dataclasses.replace(found, message=message, leaf=one.path, mesh=one.mesh)
+    finding = DependsOnDevices.from_operation(Measured(one), op, action, label, _rows(op, label))
+    message = f"{one.path} {finding.message} (on {one.mesh})"
+    return dataclasses.replace(finding, message=message, leaf=one.path, mesh=one.mesh)
 
 
 def _rows(op: Leaf, over: str) -> str:

@@ -48,10 +48,10 @@ Reader = Callable[[Op], Iterator[tuple[Atom, Any]]]
 
 def bounds(body: Body) -> dict[Var, int]:
     """Return the exclusive upper bound of each input that is used as an index."""
-    found: dict[Var, int] = {}
+    limits: dict[Var, int] = {}
     for var, limit in _uses(body, _inputs(body, jnp.integer), PASSES, _limits_in):
-        found[var] = min(found.get(var, limit), limit)
-    return found
+        limits[var] = min(limits.get(var, limit), limit)
+    return limits
 
 
 def marks(body: Body) -> dict[Var, frozenset[float]]:
@@ -84,15 +84,15 @@ def missing(body: Body) -> set[Var]:
 
 def _asked_for_nan(op: Op) -> Iterator[tuple[Atom, bool]]:
     if isinstance(op, Leaf) and op.name in ("eq", "ne"):
-        one, other = op.ins
-        if one is other and isinstance(one, Var) and one.shape:  # a scalar test is a safeguard
-            yield one, True
+        a, b = op.ins
+        if a is b and isinstance(a, Var) and a.shape:  # a scalar test is a safeguard
+            yield a, True
 
 
 def _gathered(found: Iterator[tuple[Var, T]]) -> dict[Var, frozenset[T]]:
     gathered: dict[Var, frozenset[T]] = {}
-    for var, one in found:
-        gathered[var] = gathered.get(var, frozenset()) | {one}
+    for var, item in found:
+        gathered[var] = gathered.get(var, frozenset()) | {item}
     return gathered
 
 
@@ -102,16 +102,16 @@ def met(body: Body) -> dict[Var, Var]:
     For example the predictions that labels are compared with. Values that depend on the input
     itself are left out.
     """
-    there = {out for op in body.ops for out in op.outs}
-    found = _uses(body, _inputs(body, jnp.integer), KEEPS, lambda _: _equals)
-    return {var: one for var, one in found if one in there and not _depends(body, one, var)}
+    outs = {out for op in body.ops for out in op.outs}
+    pairs = _uses(body, _inputs(body, jnp.integer), KEEPS, lambda _: _equals)
+    return {var: value for var, value in pairs if value in outs and not _depends(body, value, var)}
 
 
 def _equals(op: Op) -> Iterator[tuple[Atom, Var]]:
     if isinstance(op, Leaf) and op.name in ("eq", "ne"):
-        for one, other in (op.ins, op.ins[::-1]):
-            if isinstance(other, Var):
-                yield one, other
+        for operand, partner in (op.ins, op.ins[::-1]):
+            if isinstance(partner, Var):
+                yield operand, partner
 
 
 def _depends(body: Body, value: Var, on: Var) -> bool:
@@ -132,14 +132,14 @@ def _uses(
     """
     read = reader(body)
     for op in body.ops:
-        for atom, said in read(op):
-            yield from ((var, said) for var in _from(sources, [atom]))
+        for atom, fact in read(op):
+            yield from ((var, fact) for var in _from(sources, [atom]))
         results = [frozenset[Var]()] * len(op.outs)
         for inner, ins in _inside(op):
-            named = zip(inner.ins, ins, strict=False)
-            given = {var: _from(sources, [atom]) for var, atom in named}
-            outs = yield from _uses(inner, given, passes, reader)
-            results = [one | other for one, other in zip(results, outs, strict=True)]
+            inputs = zip(inner.ins, ins, strict=False)
+            inner_sources = {var: _from(sources, [atom]) for var, atom in inputs}
+            outs = yield from _uses(inner, inner_sources, passes, reader)
+            results = [earlier | later for earlier, later in zip(results, outs, strict=True)]
         if op.name in passes if isinstance(op, Leaf) else not op.bodies:
             results = [_from(sources, op.ins)] * len(op.outs)
         if any(results):
@@ -148,8 +148,8 @@ def _uses(
 
 
 def _from(sources: Sources, atoms: Sequence[Atom]) -> frozenset[Var]:
-    given = (sources.get(atom, frozenset()) for atom in atoms if isinstance(atom, Var))
-    return frozenset().union(*given)
+    origins = (sources.get(atom, frozenset()) for atom in atoms if isinstance(atom, Var))
+    return frozenset().union(*origins)
 
 
 def _inside(op: Op) -> Iterator[tuple[Body, Sequence[Atom]]]:
@@ -180,17 +180,17 @@ def _follow_range(op: Op, ranges: dict[Var, int]) -> None:
     if op.name == "iota":
         ranges[op.outs[0]] = op.params["shape"][op.params["dimension"]]
     elif op.name in ("argmax", "argmin") and shape:
-        ranges[op.outs[0]] = math.prod(shape[d] for d in op.params["axes"])
+        ranges[op.outs[0]] = math.prod(shape[dim] for dim in op.params["axes"])
     elif op.name == "top_k" and shape:
         ranges[op.outs[1]] = shape[-1]
     elif op.name == "sort":
-        for one, sorted_ in zip(op.ins, op.outs, strict=True):
-            if isinstance(one, Var) and one in ranges:
-                ranges[sorted_] = ranges[one]
+        for operand, result in zip(op.ins, op.outs, strict=True):
+            if isinstance(operand, Var) and operand in ranges:
+                ranges[result] = ranges[operand]
     elif op.name in PASSES:
-        known = [ranges[atom] for atom in op.ins if isinstance(atom, Var) and atom in ranges]
-        if known:
-            ranges[op.outs[0]] = min(known)
+        limits = [ranges[atom] for atom in op.ins if isinstance(atom, Var) and atom in ranges]
+        if limits:
+            ranges[op.outs[0]] = min(limits)
 
 
 def _limits(op: Op, ranges: dict[Var, int]) -> Iterator[tuple[Atom, int]]:
@@ -202,20 +202,20 @@ def _limits(op: Op, ranges: dict[Var, int]) -> Iterator[tuple[Atom, int]]:
     shape = op.ins[0].shape
     if op.name == "gather":
         sizes, dims = op.params["slice_sizes"], op.params["dimension_numbers"].start_index_map
-        yield op.ins[1], min((shape[d] - sizes[d] + 1 for d in dims), default=1)
+        yield op.ins[1], min((shape[dim] - sizes[dim] + 1 for dim in dims), default=1)
     elif op.name.startswith("scatter"):
         dims = op.params["dimension_numbers"].scatter_dims_to_operand_dims
-        yield op.ins[1], min((shape[d] for d in dims), default=1)
+        yield op.ins[1], min((shape[dim] for dim in dims), default=1)
     elif op.name == "dynamic_slice":
         sizes = op.params["slice_sizes"]
-        yield from ((a, shape[d] - sizes[d] + 1) for d, a in enumerate(op.ins[1:]))
+        yield from ((atom, shape[dim] - sizes[dim] + 1) for dim, atom in enumerate(op.ins[1:]))
     elif op.name == "dynamic_update_slice" and isinstance(op.ins[1], Var):
         sizes = op.ins[1].shape
-        yield from ((a, shape[d] - sizes[d] + 1) for d, a in enumerate(op.ins[2:]))
+        yield from ((atom, shape[dim] - sizes[dim] + 1) for dim, atom in enumerate(op.ins[2:]))
     elif op.name in COMPARISONS:
-        for one, other in (op.ins, op.ins[::-1]):
-            if isinstance(other, Var) and other in ranges:
-                yield one, ranges[other]
+        for operand, partner in (op.ins, op.ins[::-1]):
+            if isinstance(partner, Var) and partner in ranges:
+                yield operand, ranges[partner]
 
 
 Says = Callable[[str, float], Iterator[float]]
@@ -227,37 +227,37 @@ def _compared(says: Says) -> Callable[[Body], Reader]:
 
 
 def _comparisons(body: Body, says: Says) -> Reader:
-    made = {out: op for op in body.ops for out in op.outs}
-    chosen = {op.ins[0]: op for op in body.ops if isinstance(op, Leaf) and op.name == "select_n"}
+    makers = {out: op for op in body.ops for out in op.outs}
+    choices = {op.ins[0]: op for op in body.ops if isinstance(op, Leaf) and op.name == "select_n"}
 
     def wraps(op: Op, one: Atom) -> bool:
         """Return whether the comparison serves to count an index from the end."""
-        select = chosen.get(op.outs[0])
+        select = choices.get(op.outs[0])
         cases = select.ins[1:] if select else ()
-        adding = [made[case] for case in cases if isinstance(case, Var) and case in made]
+        adding = [makers[case] for case in cases if isinstance(case, Var) and case in makers]
         return any(one in add.ins for add in adding if isinstance(add, Leaf) and add.name == "add")
 
     def written(atom: Atom) -> float | None:
         """Return the literal that a value stands for, if it is one."""
         while isinstance(atom, Var):
-            op = made.get(atom)
+            op = makers.get(atom)
             if not isinstance(op, Leaf) or op.name not in KEEPS or len(op.ins) != 1:
                 return None
             (atom,) = op.ins
-        found = np.asarray(atom.value)
-        one = not found.ndim and found.dtype.kind in "iuf" and abs(found) < HUGE
-        return found.item() if one else None
+        array = np.asarray(atom.value)
+        is_usual = not array.ndim and array.dtype.kind in "iuf" and abs(array) < HUGE
+        return array.item() if is_usual else None
 
     def read(op: Op) -> Iterator[tuple[Atom, Any]]:
         if not isinstance(op, Leaf) or op.name not in COMPARISONS:
             return
-        for name, one, other in (
+        for name, operand, partner in (
             (op.name, *op.ins),
             (primitives.of(op.name).mirror, *op.ins[::-1]),
         ):
-            number = written(other)
-            if number is not None and not wraps(op, one):
-                yield from ((one, each) for each in says(name, number))
+            number = written(partner)
+            if number is not None and not wraps(op, operand):
+                yield from ((operand, fact) for fact in says(name, number))
 
     return read
 

@@ -25,8 +25,8 @@ def compiled(lowered: Any, options: dict[str, Any]) -> Callable[..., Any]:
     config: Any = jax.config  # its attributes are defined dynamically
     device = config.jax_default_device or jax.devices()[0]
     # The text omits unused arguments, but the compiled function checks for them.
-    given = tuple((aval.shape, aval.dtype) for aval in jax.tree.leaves(lowered.in_avals))
-    key = text, given, lowered.in_tree, lowered.out_tree, device, *sorted(options.items())
+    types = tuple((aval.shape, aval.dtype) for aval in jax.tree.leaves(lowered.in_avals))
+    key = text, types, lowered.in_tree, lowered.out_tree, device, *sorted(options.items())
     if key not in _kept:
         _kept[key] = lowered.compile(compiler_options=options)
     _kept.move_to_end(key)

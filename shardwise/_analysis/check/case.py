@@ -169,10 +169,10 @@ def _where() -> str:
 def _refuse_no_function(make: Any) -> None:
     """Raise unless the decorated object is a function with a name, and not a case already."""
     if not callable(make) or not hasattr(make, "__name__"):
-        again = isinstance(make, Case)
+        is_case = isinstance(make, Case)
         raise ShardwiseError(
             explain_error(
-                "it stands above another sw.case" if again else f"it decorates {a_type(make)}",
+                "it stands above another sw.case" if is_case else f"it decorates {a_type(make)}",
                 where=_where(),
                 rule="It decorates a function without arguments, which returns (f, args).",
                 remedy="one case for one function: def training_step(): return step, (params, "
@@ -197,15 +197,15 @@ def _refuse_unknown(options: Mapping[str, Any]) -> None:
     """Raise at the declaration for options that `check` does not accept."""
     unknown = [name for name in options if name not in OPTIONS]
     if unknown:
-        near = difflib.get_close_matches(unknown[0], [*OPTIONS, "explain", "explain_mesh"], n=1)
+        matches = difflib.get_close_matches(unknown[0], [*OPTIONS, "explain", "explain_mesh"], n=1)
         raise ArgumentError(
             explain_error(
                 f"there is no argument {', '.join(f'{name}=' for name in unknown)}",
                 where=_where(),
                 rule="It takes by name mesh=, explain=, explain_mesh=, and what it hands on to "
                 f"check: {', '.join(f'{name}=' for name in OPTIONS)}.",
-                remedy=f"did you mean {near[0]}=?"
-                if near
+                remedy=f"did you mean {matches[0]}=?"
+                if matches
                 else "the arguments of the program are what the case returns: return f, (x,)",
             )
         )

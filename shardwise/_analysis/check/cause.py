@@ -43,9 +43,9 @@ def cause(gap: Gap, leaf: str, axes: Sequence[Axis], mesh: str, seen: Seen = ())
 
     `seen` has the factor at this place on every mesh that was read (`ratios`).
     """
-    found = _found(gap, tuple(axes), mesh, seen)
-    message = f"{leaf} {found.message}"
-    return dataclasses.replace(found, leaf=leaf, mesh=mesh, message=message, evidence=MEANING)
+    finding = _found(gap, tuple(axes), mesh, seen)
+    message = f"{leaf} {finding.message}"
+    return dataclasses.replace(finding, leaf=leaf, mesh=mesh, message=message, evidence=MEANING)
 
 
 def _found(gap: Gap, axes: tuple[Axis, ...], mesh: str, seen: Seen) -> Finding:
@@ -69,14 +69,14 @@ def ratios(gap: Gap, known: Iterable[tuple[Sizes, Sequence[Gap]]]) -> Seen:
 
     A mesh on which the result differs already at a later operation is left out.
     """
-    found: list[tuple[Sizes, Fraction]] = []
+    factors: list[tuple[Sizes, Fraction]] = []
     for sizes, gaps in known:
-        same = next((one for one in gaps if one.term is gap.term), None)
-        if same is not None and same.ratio is not None:
-            found.append((sizes, Fraction(same.ratio)))
-        elif not any(gap.term in below(one.term) for one in gaps):
-            found.append((sizes, Fraction(1)))
-    return found
+        match = next((candidate for candidate in gaps if candidate.term is gap.term), None)
+        if match is not None and match.ratio is not None:
+            factors.append((sizes, Fraction(match.ratio)))
+        elif not any(gap.term in below(candidate.term) for candidate in gaps):
+            factors.append((sizes, Fraction(1)))
+    return factors
 
 
 class Multiple:
@@ -98,7 +98,7 @@ class Multiple:
     def _most_likely(self) -> Powers:
         """Return the powers that fit, preferably those whose axes have a known step."""
         last = self._counted[-1] if self._counted else None
-        by_count = (one for one in self._fitting if last and _is_in(last, one))
+        by_count = (candidate for candidate in self._fitting if last and _is_in(last, candidate))
         by_step = filter(self._explained, self._fitting)
         return next(by_count, None) or next(by_step, None) or next(iter(self._fitting), {})
 
@@ -134,8 +134,8 @@ class Multiple:
 
     def steps(self, kind: str, everywhere: bool = False) -> list[Step]:
         """Return the steps of one kind, over the axes of the factor or `everywhere`."""
-        here = [step for step in self.gap.steps if step.kind == kind]
-        return [step for step in here if everywhere or step.axis in self._axes]
+        of_kind = [step for step in self.gap.steps if step.kind == kind]
+        return [step for step in of_kind if everywhere or step.axis in self._axes]
 
     @property
     def paid(self) -> list[Step]:
@@ -145,7 +145,7 @@ class Multiple:
     @property
     def by_hand(self) -> list[Step]:
         """The steps that scale by a number which depends on the devices, other than in a mean."""
-        return [s for s in self.steps("scaled", everywhere=True) if not self.is_mean(s)]
+        return [step for step in self.steps("scaled", everywhere=True) if not self.is_mean(step)]
 
     @property
     def first(self) -> Where:
@@ -159,16 +159,16 @@ class Multiple:
 
     def unclear(self) -> tuple[str, Where, str]:
         """Return message, line and remedy for a factor that is no plain product of axis sizes."""
-        why = f": {', or '.join(map(size_words, self._fitting))}" if self._fitting else ""
+        reason = f": {', or '.join(map(size_words, self._fitting))}" if self._fitting else ""
         scaled = self.by_hand if not self._fitting else []
         if scaled:
-            why = ": what it is multiplied or divided by here depends on the number of devices"
-        steps = [s for s in self.gap.steps if s.axis is None or _is_in(s, self.powers)]
+            reason = ": what it is multiplied or divided by here depends on the number of devices"
+        steps = [step for step in self.gap.steps if step.axis is None or _is_in(step, self.powers)]
         steps = scaled[-1:] or steps or [*self.gap.steps]
-        where = steps[0].op if steps else self.gap.stray
+        op = steps[0].op if steps else self.gap.stray
         return (
-            f"{self.made_of}is {self.number} times what it is on one device{why}",
-            line_of(where) if where is not None else nowhere(),
+            f"{self.made_of}is {self.number} times what it is on one device{reason}",
+            line_of(op) if op is not None else nowhere(),
             "look at what is counted, summed and averaged on the way, over which axes.",
         )
 
@@ -202,9 +202,9 @@ class Multiple:
         op = step.op
         if not isinstance(op, Leaf) or op.name not in ("div", "mul") or len(op.ins) != 2:
             return False
-        by = [np.asarray(a.value) for a in op.ins if isinstance(a, Lit)]
-        wanted = float(number if op.name == "div" else 1 / number)
-        return any(bool((abs(one / wanted - 1) < 1e-6).all()) for one in by)
+        literals = [np.asarray(atom.value) for atom in op.ins if isinstance(atom, Lit)]
+        divisor = float(number if op.name == "div" else 1 / number)
+        return any(bool((abs(factor / divisor - 1) < 1e-6).all()) for factor in literals)
 
 
 def _is_in(step: Step, one: Powers) -> bool:
@@ -247,11 +247,11 @@ class Misuse:
     def where(self) -> Where:
         """The line that computes the share."""
         born, op = self.mistake.born, self.mistake.op
-        where = line_of(born or op)
+        line = line_of(born or op)
         gradient = born is not None and born.backward
-        apart = where.function != op.where.function and not self.returned
+        elsewhere = line.function != op.where.function and not self.returned
         # The line of the loss does not show where its gradient is taken.
-        return op.where if gradient and apart and not op.differentiated else where
+        return op.where if gradient and elsewhere and not op.differentiated else line
 
     @property
     def line(self) -> Where:
@@ -280,17 +280,17 @@ class Misuse:
     @property
     def variance(self) -> tuple[str, str] | None:
         """For `(x - mean(x)) ** 2`, the arguments of the two means to use instead."""
-        apart, total, op = self.mistake.maker, self.mistake.born, self.mistake.op
-        if not (isinstance(apart, Leaf) and isinstance(total, Leaf) and isinstance(op, Leaf)):
+        deviation, total, op = self.mistake.maker, self.mistake.born, self.mistake.op
+        if not (isinstance(deviation, Leaf) and isinstance(total, Leaf) and isinstance(op, Leaf)):
             return None
         squares = op.name == "mul" and op.ins[0] is op.ins[1]
         squares |= op.name == "square" or (op.name == "integer_pow" and op.params["y"] == 2)
-        centred = apart.name == "sub" and total.name == "reduce_sum"
-        if not squares or not centred or apart.ins[0] is not total.ins[0]:
+        centred = deviation.name == "sub" and total.name == "reduce_sum"
+        if not squares or not centred or deviation.ins[0] is not total.ins[0]:
             return None
         dims = tuple(total.params["axes"])
-        along = str(dims[0] if len(dims) == 1 else dims) if total.outs[0].shape else ""
-        return along if dims == tuple(range(len(dims))) else f"{along}, keepdims=True", along
+        text = str(dims[0] if len(dims) == 1 else dims) if total.outs[0].shape else ""
+        return text if dims == tuple(range(len(dims))) else f"{text}, keepdims=True", text
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -18,9 +18,9 @@ def run_on(tracing: Tracing, args: tuple[Any, ...], base: Tracing) -> Run:
     try:
         return Run(tracing, args)
     except (TypeError, ValueError) as error:
-        if (found := suspected(error, base, tracing)) is None:
+        if (clash := suspected(error, base, tracing)) is None:
             raise
-        raise found from error
+        raise clash from error
 
 
 def suspected(error: Exception, base: Tracing, there: Tracing) -> ShardingError | None:
@@ -32,12 +32,12 @@ def suspected(error: Exception, base: Tracing, there: Tracing) -> ShardingError 
     mesh = there.around
     if mesh is None or not isinstance(error, TypeError | ValueError):
         return None
-    for plain, own in zip(base.mapped, there.mapped, strict=False):
-        pairs = enumerate(zip(plain.shapes, own.shapes, strict=False))
-        for number, (whole, part) in pairs:
-            if whole != part and len(whole) == len(part):
-                where = str(choose([*_jax.user_frames(own.source)]))
-                return _clash(error, mesh, where, number, whole, part)
+    for base_map, mesh_map in zip(base.mapped, there.mapped, strict=False):
+        pairs = enumerate(zip(base_map.shapes, mesh_map.shapes, strict=False))
+        for number, (full_shape, part_shape) in pairs:
+            if full_shape != part_shape and len(full_shape) == len(part_shape):
+                line = str(choose([*_jax.user_frames(mesh_map.source)]))
+                return _clash(error, mesh, line, number, full_shape, part_shape)
     return None
 
 

@@ -98,15 +98,15 @@ class Change:
 
         Larger movements are jumps at a tie, and only their observed size is allowed.
         """
-        far = np.where(TIMES * self.moved <= scale, TIMES * self.moved, (1 + RTOL) * self.moved)
-        return dataclasses.replace(self, moved=far)
+        moved = np.where(TIMES * self.moved <= scale, TIMES * self.moved, (1 + RTOL) * self.moved)
+        return dataclasses.replace(self, moved=moved)
 
     def explains(self, got: np.ndarray) -> Any:
         """Return which integers of `got` are explained by a value they take when perturbed."""
-        found: Any = np.False_
+        explained: Any = np.False_
         for sample in self.seen:
-            found = found | (sample == got)
-        return found & self.turned
+            explained = explained | (sample == got)
+        return explained & self.turned
 
 
 STILL = Change()
@@ -125,36 +125,36 @@ def off(got: Any, want: Any, limit: Tolerance, change: Change = Change()) -> np.
     if not is_inexact(want):
         return (got != want) & ~change.explains(got)
     if limit.given:
-        gap, size, same = _gaps(wide(got), wide(want))
-        return ~(same | (gap <= (limit.atol or 0) + (limit.rtol or 0) * size))
-    gap, size, same = _gaps(in_parts(got), in_parts(want))
+        gap, size, equal = _gaps(wide(got), wide(want))
+        return ~(equal | (gap <= (limit.atol or 0) + (limit.rtol or 0) * size))
+    gap, size, equal = _gaps(in_parts(got), in_parts(want))
     with np.errstate(all="ignore"):
-        near = (gap <= limit.own * size) | (gap <= change.moved) | np.isinf(change.moved)
-    wrong = ~(same | near)
+        close = (gap <= limit.own * size) | (gap <= change.moved) | np.isinf(change.moved)
+    wrong = ~(equal | close)
     return np.asarray(wrong.any(-1)) if wrong.ndim > want.ndim else wrong
 
 
 def _gaps(got: np.ndarray, want: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return how far each element is off, how large it should be, and where both are equal."""
-    same = (got == want) | (np.isnan(got) & np.isnan(want))
+    equal = (got == want) | (np.isnan(got) & np.isnan(want))
     with np.errstate(all="ignore"):
         gap, size = np.abs(got - want), np.abs(want)
     # Where only one of the two is finite, no tolerance makes them agree.
-    return gap, np.where(np.isfinite(size), size, 0), same
+    return gap, np.where(np.isfinite(size), size, 0), equal
 
 
 def gaps(got: Any, want: Any) -> np.ndarray:
     """Return how far each element differs: infinity if only one of the two is finite."""
-    gap, _, same = _gaps(in_parts(got), in_parts(want))
-    return np.where(same, 0.0, np.where(np.isnan(gap), np.inf, gap))
+    gap, _, equal = _gaps(in_parts(got), in_parts(want))
+    return np.where(equal, 0.0, np.where(np.isnan(gap), np.inf, gap))
 
 
 def difference(got: np.ndarray, want: np.ndarray) -> float:
     """Return the relative difference of two arrays of one shape; infinite if only one is finite."""
     got, want = wide(got), wide(want)
-    same = (got == want) | (np.isnan(got) & np.isnan(want))
+    equal = (got == want) | (np.isnan(got) & np.isnan(want))
     with np.errstate(all="ignore"):
-        gaps = np.where(same, 0, got) - np.where(same, 0, want)
+        gaps = np.where(equal, 0, got) - np.where(equal, 0, want)
     if not np.isfinite(gaps).all():
         return math.inf
     norm = float(np.linalg.norm(np.where(np.isfinite(want), want, 0)))
@@ -181,8 +181,8 @@ def factor(got: np.ndarray, want: np.ndarray, limit: Tolerance) -> float | None:
     if not power or not np.isfinite(got).all() or not np.isfinite(want).all():
         return None
     times = float((np.vdot(want, got) / power).real)
-    near = max(4 * limit.norm, RTOL) * abs(times) * math.sqrt(power)
-    return times if np.linalg.norm(got - times * want) <= near and abs(times) > 1e-12 else None
+    bound = max(4 * limit.norm, RTOL) * abs(times) * math.sqrt(power)
+    return times if np.linalg.norm(got - times * want) <= bound and abs(times) > 1e-12 else None
 
 
 def is_inexact(x: np.ndarray) -> bool:

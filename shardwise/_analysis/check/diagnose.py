@@ -60,16 +60,16 @@ def relations(
 ) -> Known:
     """Return how each value on the way to a result relates to its twin, where that is known."""
     ops = ancestors(body, target)
-    used = {target, *(atom for op in ops for atom in op.ins if isinstance(atom, Var))}
+    operands = {target, *(atom for op in ops for atom in op.ins if isinstance(atom, Var))}
     known = {
         var: relate(*beside[var], agree, _reductions(op, var))
         for op in ops
-        for var in felt(op, used)
+        for var in felt(op, operands)
         if var in beside
     }
     # One value on one device may have several counterparts on the mesh: the last one counts.
     last = {twins[var]: var for var in known}
-    return {var: one for var, one in known.items() if one is not OFF or last[twins[var]] is var}
+    return {var: link for var, link in known.items() if link is not OFF or last[twins[var]] is var}
 
 
 def origin(body: Body, target: Var, known: Known) -> Origin | None:
@@ -79,24 +79,24 @@ def origin(body: Body, target: Var, known: Known) -> Origin | None:
     blamed = _blamed(ops, target, known)
     # The index of a device differs between devices by design.
     path = [op for op in blamed if not _apart_from(op, constant) and not isinstance(op, AxisIndex)]
-    same = (op for op in path if any(known.get(v) is OFF for v in _the_same(op)))
+    same_parts = (op for op in path if any(known.get(var) is OFF for var in _the_same(op)))
     # A value without a twin may correct what came before it.
-    surely = _blamed(ops, target, known, (OFF, UNLIKE)) if known.get(target) is OFF else ()
-    own = {*path}
-    off = (op for op in [*surely, *path] if op in own and _is_off(op, known))
-    if op := next(same, None):
+    certain = _blamed(ops, target, known, (OFF, UNLIKE)) if known.get(target) is OFF else ()
+    on_path = {*path}
+    off_path = (op for op in [*certain, *path] if op in on_path and _is_off(op, known))
+    if op := next(same_parts, None):
         # If a value computed from a wrong array is wrong, the parts of that array are to blame.
         before = blamed[: blamed.index(op)]
-        joined = (one for one in before if isinstance(one, Join) and _split_and_off(one, known))
-        parts = next((one.ins[0] for one in joined), None)
-        found = origin(body, parts, known) if isinstance(parts, Var) else None
-        return found or Origin(op, same=True)
-    makers = {out: op for op in ops for out in op.outs}
+        joined = (join for join in before if isinstance(join, Join) and _split_and_off(join, known))
+        parts = next((join.ins[0] for join in joined), None)
+        cause = origin(body, parts, known) if isinstance(parts, Var) else None
+        return cause or Origin(op, same=True)
+    makers = {var: op for op in ops for var in op.outs}
     if known.get(target, OFF).share:
         return _share(target, makers, known)
-    if op := next(off, None) or next(iter(path), None):
-        used = [a for a in op.ins if isinstance(a, Var) and a in makers]
-        share = next((a for a in used if known.get(a, OFF).share), None)
+    if op := next(off_path, None) or next(iter(path), None):
+        operands = [operand for operand in op.ins if isinstance(operand, Var) and operand in makers]
+        share = next((operand for operand in operands if known.get(operand, OFF).share), None)
         blame_share = share and not isinstance(op, Collective)
         if share and blame_share:
             return _share(_made(share, makers, known), makers, known)
@@ -120,10 +120,10 @@ def leads_to(body: Body, target: Var, known: Known, cause: Op) -> bool:
         return True  # what runs is a rewritten form of the program that was read
     open_ = {target}
     for op in reversed(body.ops):
-        if any(out in open_ and known.get(out) is not RIGHT for out in op.outs):
-            if any(one is cause for one in walk([op])):
+        if any(var in open_ and known.get(var) is not RIGHT for var in op.outs):
+            if any(inner is cause for inner in walk([op])):
                 return True
-            open_ |= {a for a in op.ins if isinstance(a, Var)}
+            open_ |= {atom for atom in op.ins if isinstance(atom, Var)}
     return False
 
 
@@ -140,16 +140,16 @@ def _in_loop(op: Op, known: Known) -> Op:
     """
     if not isinstance(op, Scan | While):
         return op
-    own = carried(op)
-    off = [i for i, out in enumerate(op.outs[: len(own)]) if known.get(out) is OFF]
+    states = carried(op)
+    off = [i for i, var in enumerate(op.outs[: len(states)]) if known.get(var) is OFF]
     needs = {i: needed(op.body, op.body.outs[i]) for i in off}
-    alone = [i for i in off if not any(own[j] in needs[i] for j in off if j != i)]
-    if deciding(op) & {*alone}:
+    free = [i for i in off if not any(states[j] in needs[i] for j in off if j != i)]
+    if deciding(op) & {*free}:
         return op
-    last = op.body.outs[alone[0]] if len(alone) == 1 else None
-    makers = {out: one for one in op.body.ops for out in one.outs}
-    found = makers.get(last) if isinstance(last, Var) else None
-    return found if found is not None and found.where.file else op
+    target = op.body.outs[free[0]] if len(free) == 1 else None
+    makers = {var: inner for inner in op.body.ops for var in inner.outs}
+    maker = makers.get(target) if isinstance(target, Var) else None
+    return maker if maker is not None and maker.where.file else op
 
 
 def _reductions(op: Op, var: Var) -> tuple[str, ...]:
@@ -166,24 +166,24 @@ def _share(var: Var, makers: dict[Var, Op], known: Known) -> Origin:
     """Return the origin of a share used as the whole: what made it, or differentiated it."""
     chain = [makers[var]]
     while not chain[-1].backward:
-        before = [a for a in chain[-1].ins if isinstance(a, Var) and known.get(a, RIGHT).share]
-        if not before or before[0] not in makers:
+        shares = [a for a in chain[-1].ins if isinstance(a, Var) and known.get(a, RIGHT).share]
+        if not shares or shares[0] not in makers:
             return Origin(_inside(makers[var], makers), known[var])
-        chain.append(makers[before[0]])
+        chain.append(makers[shares[0]])
     return Origin(chain[-1], known[var])
 
 
 def _made(var: Var, makers: dict[Var, Op], known: Known) -> Var:
     """Follow a share back, through sums, multiples and reshapes, to where it was made."""
     while True:
-        same = [
-            a
-            for a in makers[var].ins
-            if isinstance(a, Var) and a in makers and known.get(a, RIGHT).like(known[var])
+        sources = [
+            atom
+            for atom in makers[var].ins
+            if isinstance(atom, Var) and atom in makers and known.get(atom, RIGHT).like(known[var])
         ]
-        if not same:
+        if not sources:
             return var
-        var = same[0]
+        var = sources[0]
 
 
 def _inside(op: Op, makers: dict[Var, Op]) -> Op:
@@ -201,12 +201,12 @@ def _blamed(
 ) -> list[Op]:
     """Return the operations between the mistake and the target, in program order."""
     open_ = {target}
-    found = []
+    blamed = []
     for op in reversed(ops):
         if any(out in open_ for out in op.outs):
-            found.append(op)
+            blamed.append(op)
             open_ |= {a for a in op.ins if isinstance(a, Var) and known.get(a) in guilty}
-    return found[::-1]
+    return blamed[::-1]
 
 
 def _is_off(op: Op, known: Known) -> bool:
@@ -215,11 +215,11 @@ def _is_off(op: Op, known: Known) -> bool:
 
 def _constants(body: Body) -> set[Var]:
     """Return the values computed from literals alone: a local size may be one of them."""
-    found: set[Var] = set()
+    constants: set[Var] = set()
     for op in body.ops:
-        if isinstance(op, Leaf) and all(not isinstance(a, Var) or a in found for a in op.ins):
-            found |= set(op.outs)
-    return found
+        if isinstance(op, Leaf) and all(not isinstance(a, Var) or a in constants for a in op.ins):
+            constants |= set(op.outs)
+    return constants
 
 
 def place(op: Op, body: Body) -> Where:
@@ -230,9 +230,9 @@ def place(op: Op, body: Body) -> Where:
 
 def line_of(op: Op) -> Where:
     """Return the line of an operation; for one made by autodiff, the line of the `grad`."""
-    around = (op.source, *op.calls) if op.backward else ()
-    asked = (line for source in around for _, line in derivatives_of(source))
-    return next(asked, op.where)
+    sources = (op.source, *op.calls) if op.backward else ()
+    lines = (line for source in sources for _, line in derivatives_of(source))
+    return next(lines, op.where)
 
 
 def gradient_before(body: Body, target: Atom) -> Op | None:
@@ -244,19 +244,19 @@ def gradient_before(body: Body, target: Atom) -> Op | None:
 def _later(op: Op, body: Body) -> Where:
     """Return the line of the first operation with a known line that uses a result of `op`."""
     reached = set(op.outs)
-    for other in body.ops:
-        if any(isinstance(atom, Var) and atom in reached for atom in other.ins):
-            if other.where.file:
-                return other.where
-            reached |= set(other.outs)
+    for user in body.ops:
+        if any(isinstance(atom, Var) and atom in reached for atom in user.ins):
+            if user.where.file:
+                return user.where
+            reached |= set(user.outs)
     return op.where
 
 
 def follows_sharding(body: Body, ones: Body, target: Atom) -> Op | None:
     """Return the first random draw whose shape or key depends on the mesh, if there is one."""
-    there = [op for op in walk(ancestors(body, target)) if _draws(op)]
+    draws = [op for op in walk(ancestors(body, target)) if _draws(op)]
     shapes = {var.shape for op in walk(ones.ops) if _draws(op) for var in op.outs}
-    for op in there:
+    for op in draws:
         if any(var.axes or var.shape not in shapes for var in op.outs):
             return op
     return None
@@ -273,13 +273,13 @@ def mean_of_means(body: Body, op: Op, beside: Beside, agree: Agree) -> bool:
     if not isinstance(op, Collective) or op.name != "psum":
         return False
     division = _division_under(body, op)
-    if division is None or any(v not in beside for v in [*division.ins, *division.outs]):
+    if division is None or any(var not in beside for var in [*division.ins, *division.outs]):
         return False
-    above, below = (beside[atom][0] for atom in division.ins if isinstance(atom, Var))
-    right = beside[division.outs[0]][1]
+    numerators, denominators = (beside[atom][0] for atom in division.ins if isinstance(atom, Var))
+    expected = beside[division.outs[0]][1]
     with np.errstate(all="ignore"):
-        quotient = above.rows.sum(0) / below.rows.sum(0)
-    return quotient.shape == right.shape and agree(quotient, right)
+        quotient = numerators.rows.sum(0) / denominators.rows.sum(0)
+    return quotient.shape == expected.shape and agree(quotient, expected)
 
 
 def _division_under(body: Body, op: Collective) -> Leaf | None:

@@ -83,29 +83,29 @@ def run_drawn(
 
     def fill(used: dict[int, Use], how: How) -> list[Any]:
         rng = np.random.default_rng(seed)
-        rows = enumerate(leaves)
-        return [_draw(x, rng, used.get(i, Use()), how) if _is_shape(x) else x for i, x in rows]
+        numbered = enumerate(leaves)
+        return [_draw(x, rng, used.get(i, Use()), how) if _is_shape(x) else x for i, x in numbered]
 
     first = fill({}, How())
-    used = _used(tracing, rebuild(first), first)
-    asked = any(use != Use(split=True) for use in used.values())
-    ways = WAYS if asked or any(map(_is_whole, leaves)) else _WAYS
-    tried: list[tuple[Run, tuple[Any, ...]]] = []
+    uses = _used(tracing, rebuild(first), first)
+    constrained = any(use != Use(split=True) for use in uses.values())
+    ways = WAYS if constrained or any(map(_is_whole, leaves)) else _WAYS
+    trials: list[tuple[Run, tuple[Any, ...]]] = []
 
     def run(values: list[Any]) -> tuple[Run, tuple[Any, ...]]:
         args = rebuild(values)
-        return Run(tracing, args, tried[0][0] if tried else like), args
+        return Run(tracing, args, trials[0][0] if trials else like), args
 
     if odd:
-        return run(fill(used, How(odd=True)))
-    for how in ways:
-        values = fill(used, how)
-        tried.append(run(values))
-        if _is_finite(tried[-1][0]):
-            nearer = _met(tried[-1][0], leaves, values, used, seed)
-            again = run(nearer) if nearer else tried[-1]
-            return again if _is_finite(again[0]) else tried[-1]
-    return tried[0]
+        return run(fill(uses, How(odd=True)))
+    for settings in ways:
+        values = fill(uses, settings)
+        trials.append(run(values))
+        if _is_finite(trials[-1][0]):
+            nearer = _met(trials[-1][0], leaves, values, uses, seed)
+            rerun = run(nearer) if nearer else trials[-1]
+            return rerun if _is_finite(rerun[0]) else trials[-1]
+    return trials[0]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,20 +128,20 @@ def _used(tracing: Tracing, args: tuple[Any, ...], values: list[Any]) -> dict[in
     """Return how the program uses the numbers of each leaf."""
     traced = tracing(args, {})
     body = traced.program.body
-    limits, marked, held, gone = bounds(body), marks(body), sides(body), missing(body)
+    limits, marked, compared, can_be_nan = bounds(body), marks(body), sides(body), missing(body)
     none: frozenset[float] = frozenset()
     parts = {op.ins[0] for op in body.ops if isinstance(op, Split) and op.axes}
-    found = {
+    uses = {
         index: Use(
             limits.get(var),
             tuple(sorted(marked.get(var, none))),
-            tuple(sorted(held.get(var, none))),
-            var in gone,
+            tuple(sorted(compared.get(var, none))),
+            var in can_be_nan,
             var in parts,
         )
         for var, index in _numbered(traced, values)
     }
-    return {index: use for index, use in found.items() if use != Use()}
+    return {index: use for index, use in uses.items() if use != Use()}
 
 
 def _numbered(traced: Traced, values: list[Any]) -> list[tuple[Var, int]]:
@@ -158,18 +158,18 @@ def _met(
 
     Random labels out of a thousand classes would never match a prediction.
     """
-    others = met(run.body)
-    drawn = [
-        (index, others[var])
+    partners = met(run.body)
+    tested = [
+        (index, partners[var])
         for var, index in _numbered(run.traced, values)
-        if var in others and _is_shape(leaves[index]) and _covers(others[var].shape, var.shape)
+        if var in partners and _is_shape(leaves[index]) and _covers(partners[var].shape, var.shape)
     ]
     changed = list(values)
-    for (index, _), held in zip(drawn, run.observe([var for _, var in drawn]), strict=True):
-        own = np.asarray(values[index])
-        there = held.first[(..., *(0,) * (held.first.ndim - own.ndim))].astype(own.dtype)
-        changed[index] = jnp.asarray(_nearer(own, there, used.get(index, Use()), seed + index))
-    return changed if drawn else []
+    for (index, _), out in zip(tested, run.observe([var for _, var in tested]), strict=True):
+        array = np.asarray(values[index])
+        partner = out.first[(..., *(0,) * (out.first.ndim - array.ndim))].astype(array.dtype)
+        changed[index] = jnp.asarray(_nearer(array, partner, used.get(index, Use()), seed + index))
+    return changed if tested else []
 
 
 def _covers(shape: Sequence[int], part: Sequence[int]) -> bool:
@@ -183,10 +183,10 @@ def _nearer(own: np.ndarray, there: np.ndarray, use: Use, seed: int) -> np.ndarr
     Unequal numbers of matches on the devices expose errors that equal numbers hide.
     """
     rng, marked = np.random.default_rng(seed), np.isin(own, use.marks)
-    along = np.meshgrid(*(np.linspace(0, 1, size) for size in own.shape), indexing="ij")
-    often = 2 * sum(along) / own.ndim - 1
+    positions = np.meshgrid(*(np.linspace(0, 1, size) for size in own.shape), indexing="ij")
+    odds = 2 * sum(positions) / own.ndim - 1
     return _unevenly(
-        lambda: np.where(marked | (rng.random(own.shape) >= often), own, there),
+        lambda: np.where(marked | (rng.random(own.shape) >= odds), own, there),
         lambda drawn: [drawn == there],
     )
 
@@ -220,10 +220,10 @@ def taken_apart(args: tuple[Any, ...]) -> tuple[list[Any], Callable[[list[Any]],
 
     def rebuild(values: list[Any]) -> tuple[Any, ...]:
         # `merge` makes new objects, so that those of the caller are not changed.
-        state, rest = jax.tree.unflatten(tree, values)
-        own, others = iter(nnx.merge(graph, state)), iter(rest)
+        state, plain_leaves = jax.tree.unflatten(tree, values)
+        rebuilt, other_leaves = iter(nnx.merge(graph, state)), iter(plain_leaves)
         return jax.tree.unflatten(
-            outer, [next(own) if is_object(nnx, x) else next(others) for x in mixed]
+            outer, [next(rebuilt) if is_object(nnx, x) else next(other_leaves) for x in mixed]
         )
 
     return flat, rebuild
@@ -279,55 +279,55 @@ def _numbers(dims: Any, dtype: Any, rng: np.random.Generator, use: Use, how: How
     elif not how.signs:
         drawn = np.abs(drawn) + 0.1 * size
     if use.nan and how.marks and dims:
-        often = RARELY / max(math.prod(dims[1:]), 1)  # of rows, not of their elements
-        gone = _unevenly(lambda: rng.random(dims) < often)
-        drawn = np.where(gone, np.nan, drawn)
+        odds = RARELY / max(math.prod(dims[1:]), 1)  # of rows, not of their elements
+        is_nan = _unevenly(lambda: rng.random(dims) < odds)
+        drawn = np.where(is_nan, np.nan, drawn)
     if use.split and how.odd and drawn.size:
         drawn.flat[rng.integers(drawn.size)] = np.nan
-    far = [side for side in use.sides if abs(side) > size]
-    if not (far and how.marks and dims) or is_complex:
+    far_sides = [side for side in use.sides if abs(side) > size]
+    if not (far_sides and how.marks and dims) or is_complex:
         return drawn.astype(dtype)
 
     def near() -> np.ndarray:
-        some = rng.choice(far, dims) * (1 + 0.1 * rng.normal(size=dims))
-        return np.where(rng.random(dims) < RARELY, some, drawn)
+        near_sides = rng.choice(far_sides, dims) * (1 + 0.1 * rng.normal(size=dims))
+        return np.where(rng.random(dims) < RARELY, near_sides, drawn)
 
-    return _unevenly(near, lambda found: [found < side for side in far[:FEW]]).astype(dtype)
+    return _unevenly(near, lambda sample: [sample < side for side in far_sides[:FEW]]).astype(dtype)
 
 
 def _whole(dims: Any, dtype: Any, rng: np.random.Generator, use: Use, how: How) -> np.ndarray:
     if use.limit is None and dtype == jnp.uint32 and dims and dims[-1] in (2, 4):
         return rng.integers(1 << 32, size=dims, dtype=np.uint32)  # the data of a key
     info = jnp.iinfo(dtype)
-    most = min(SOME if use.limit is None else max(use.limit, 1), int(info.max))
-    least = 0 if how.zero or most == 1 else 1
+    limit = min(SOME if use.limit is None else max(use.limit, 1), int(info.max))
+    least = 0 if how.zero or limit == 1 else 1
 
     def held(numbers: Sequence[float]) -> list[int]:
-        whole = [int(one) for one in numbers if float(one).is_integer() and (one or how.zero)]
-        return [one for one in whole if info.min <= one <= info.max]
+        integers = [int(n) for n in numbers if float(n).is_integer() and (n or how.zero)]
+        return [n for n in integers if info.min <= n <= info.max]
 
-    asked = held((*use.marks, *use.sides))
+    required = held((*use.marks, *use.sides))
     if not dims:
         # A scalar such as a step count may lie on either side of what it is compared with.
-        beyond = [side for side in held(use.sides) if side >= most][-1:]
-        chosen = how.marks and beyond and rng.random() < 0.5
-        return np.asarray(beyond[0] if chosen else rng.integers(least, most), dtype)
-    some = [one for one in asked if not least <= one < most] or asked
+        above = [side for side in held(use.sides) if side >= limit][-1:]
+        use_above = how.marks and above and rng.random() < 0.5
+        return np.asarray(above[0] if use_above else rng.integers(least, limit), dtype)
+    special = [n for n in required if not least <= n < limit] or required
 
     def numbers() -> np.ndarray:
-        drawn = rng.integers(least, most, size=dims)
+        values = rng.integers(least, limit, size=dims)
         if how.wide and use.limit is None:
             large = np.exp(rng.uniform(0, math.log(min(WIDE, int(info.max))), dims))
-            drawn = np.where(rng.random(dims) < RARELY, large.astype(np.int64), drawn)
-        if how.marks and some:
-            drawn = np.where(rng.random(dims) < RARELY, rng.choice(some, dims), drawn)
-        return drawn.astype(dtype)
+            values = np.where(rng.random(dims) < RARELY, large.astype(np.int64), values)
+        if how.marks and special:
+            values = np.where(rng.random(dims) < RARELY, rng.choice(special, dims), values)
+        return values.astype(dtype)
 
     def counted(drawn: np.ndarray) -> list[np.ndarray]:
-        between = sorted({*asked})[:-1]
-        return [np.isin(drawn, some), *(drawn <= one for one in between[:FEW])]
+        thresholds = sorted({*required})[:-1]
+        return [np.isin(drawn, special), *(drawn <= n for n in thresholds[:FEW])]
 
-    return _unevenly(numbers, counted if how.marks and some else lambda drawn: [drawn])
+    return _unevenly(numbers, counted if how.marks and special else lambda values: [values])
 
 
 def _unevenly(
@@ -338,18 +338,21 @@ def _unevenly(
 
     A mask with equally many elements everywhere cannot expose a mean of means.
     """
-    drawn = draw()
+    values = draw()
     for _ in range(TRIES):
-        if all(map(_is_uneven, counted(drawn))):
+        if all(map(_is_uneven, counted(values))):
             break
-        drawn = draw()
-    return drawn
+        values = draw()
+    return values
 
 
 def _is_uneven(counted: np.ndarray) -> bool:
     for dim, size in enumerate(counted.shape):
-        line = counted.sum(tuple(d for d in range(counted.ndim) if d != dim), dtype=np.float64)
+        counts = counted.sum(
+            tuple(d for d in range(counted.ndim) if d != dim),
+            dtype=np.float64,
+        )
         for parts in (2, 3):
-            if size and not size % parts and len({*line.reshape(parts, -1).sum(1)}) == 1:
+            if size and not size % parts and len({*counts.reshape(parts, -1).sum(1)}) == 1:
                 return False
     return True

@@ -68,13 +68,15 @@ class Examined:
     @property
     def gaps(self) -> list[list[Gap]] | None:
         """For each result, where it differs from one device on the largest mesh, if known."""
-        meant = self.comparison.meant
-        return meant.gaps(self.largest) if meant else None
+        meaning = self.comparison.meant
+        return meaning.gaps(self.largest) if meaning else None
 
     def agrees(self, tracing: Tracing) -> bool:
         """Return whether another version of the program gives the right results on its mesh."""
-        one = self.comparison
-        return all_agree(Run(tracing, one.given), one.base, one.wanted, one.limits)
+        comparison = self.comparison
+        return all_agree(
+            Run(tracing, comparison.given), comparison.base, comparison.wanted, comparison.limits
+        )
 
 
 def examine(
@@ -128,17 +130,17 @@ def _examine(
     ) -> _Comparison:
         """Compare with these values; `like` is an earlier comparison, then numbers alone count."""
         first = Tracing(f, ones, *options) if like is None else like.base.tracing
-        base, given = run_drawn(first, args, seed, like.base if like else None, odd)
-        wanted = wanted_of(reference, base, given)
+        base, inputs = run_drawn(first, args, seed, like.base if like else None, odd)
+        wanted = wanted_of(reference, base, inputs)
         if like is None:
-            others = [Tracing(f, one, *options) for one in meshes]
-            runs = [base if one.around == ones else run_on(one, given, first) for one in others]
+            others = [Tracing(f, mesh, *options) for mesh in meshes]
+            runs = [base if t.around == ones else run_on(t, inputs, first) for t in others]
         else:
-            runs = [base if run is like.base else run.again(given) for run in like.runs]
-        limits = base.limits(runs, rtol, atol, [want.eps for want in wanted])
-        meant = Meant(base) if reference is None and like is None else None
-        drawn = given is not args
-        return _Comparison(base, runs, meshes, limits, meant, wanted, given, drawn, all_meshes)
+            runs = [base if run is like.base else run.again(inputs) for run in like.runs]
+        limits = base.limits(runs, rtol, atol, [expected.eps for expected in wanted])
+        meaning = Meant(base) if reference is None and like is None else None
+        drawn = inputs is not args
+        return _Comparison(base, runs, meshes, limits, meaning, wanted, inputs, drawn, all_meshes)
 
     comparison = compared(seed)
     comparison.run()
@@ -146,31 +148,31 @@ def _examine(
         others = [(seed + 1 + k, False) for k in range(AGAIN)]
         if not finite and asks_whether_finite(comparison.base.body):
             others.append((seed, True))
-        shown = (pair for pair in others if compared(pair[0], comparison, odd=pair[1]).run())
-        if (pair := next(shown, None)) is not None:
+        failing = (pair for pair in others if compared(pair[0], comparison, odd=pair[1]).run())
+        if (pair := next(failing, None)) is not None:
             comparison = compared(pair[0], odd=pair[1])
             comparison.run()
     base, runs = comparison.base, comparison.runs
     doing("looking for the line" if comparison.wrong_on else "reading the program")
     findings = comparison.findings()
     if not comparison.wrong_on:
-        given = reference is not None, comparison.is_proved
-        tied = {one.index: one for one in comparison.tied}  # meshes come in order of size
-        dark = [*unseen(base, runs, meshes, *given), *map(Ties.of, tied.values())]
-        findings += list(map(with_values, dark)) if comparison.drawn else dark
-        told = bool(dark) or any(one.evidence == MEANING for one in findings)
-        if comparison.has_zeros and not told and (reference is None or callable(reference)):
+        evidence = reference is not None, comparison.is_proved
+        tied = {tie.index: tie for tie in comparison.tied}  # meshes come in order of size
+        blind = [*unseen(base, runs, meshes, *evidence), *map(Ties.of, tied.values())]
+        findings += list(map(with_values, blind)) if comparison.drawn else blind
+        explained = bool(blind) or any(finding.evidence == MEANING for finding in findings)
+        if comparison.has_zeros and not explained and (reference is None or callable(reference)):
             others = without_zeros(comparison.given, seed)
             findings += compared(seed, comparison, others).hidden_by_zeros(base)
-    kept, silenced = split_silenced(findings, place_of(f))
-    kept = led_by_a_cause(kept)
-    certain = any(finding.certain for finding in kept)
+    reported, silenced = split_silenced(findings, place_of(f))
+    reported = led_by_a_cause(reported)
+    certain = any(finding.certain for finding in reported)
     verdict = Verdict(
-        kept,
+        reported,
         tuple(map(words, meshes)),
         len(comparison.limits),
         name_of(f),
-        wrong_on=comparison.blamed(kept) if certain else (),
+        wrong_on=comparison.blamed(reported) if certain else (),
         silenced=silenced,
         drawn=comparison.drawn,
         proved_on=tuple(comparison.proved_on),
@@ -221,10 +223,10 @@ class _Comparison(Outcome):
 
     def hidden_by_zeros(self, base: Run) -> list[Finding]:
         """Return what is wrong with these values, but hidden by the zeros of `base`."""
-        shown = [one for one in self.findings() if one.certain] if self.run() else []
+        certain = [finding for finding in self.findings() if finding.certain] if self.run() else []
         rows = zip(base.traced.argument_paths, base.traced.argument_values, strict=True)
         zero = [path for path, value in rows if is_zero(value)]
-        return [HiddenByZeros.by(zero, one) for one in shown[:1]]
+        return [HiddenByZeros.by(zero, finding) for finding in certain[:1]]
 
     def run(self) -> bool:
         """Compare on the largest mesh, then on smaller meshes that are not proved.
@@ -255,7 +257,7 @@ class _Comparison(Outcome):
         else:
             self.tried += [dict(mesh.shape) for _, mesh in proved]
         order = list(map(words, self.meshes)).index
-        self.wrong.sort(key=lambda one: order(one.mesh))
+        self.wrong.sort(key=lambda result: order(result.mesh))
         self.wrong_on = sorted({*self.wrong_on}, key=order)
         self.proved_on.sort(key=order)
         return bool(self.wrong_on)
@@ -271,18 +273,18 @@ class _Comparison(Outcome):
 
     def _confirm(self, smaller: Sequence[tuple[Run, AbstractMesh]]) -> None:
         """Decide which smaller meshes are wrong too, and compare those where numbers are needed."""
-        larger, known = self.wrong[0].run, []
+        larger, alike = self.wrong[0].run, []
         if self.meant is not None and not (self.all_meshes or self.base.by_numbers):
-            known = [(run, mesh) for run, mesh in smaller if self.meant.likewise(run, larger)]
-        self.wrong_on += [words(mesh) for _, mesh in known]
+            alike = [(run, mesh) for run, mesh in smaller if self.meant.likewise(run, larger)]
+        self.wrong_on += [words(mesh) for _, mesh in alike]
         if self.all_meshes or self.base.is_short:
-            compared = [pair for pair in smaller if pair not in known]
+            compared = [pair for pair in smaller if pair not in alike]
         else:
             compared = []
         compared += [pair for pair in self._clearer(smaller) if pair not in compared]
         for run, mesh in compared:
             self.compare(run, mesh)
-        settled = [*known, *compared]
+        settled = [*alike, *compared]
         self.not_run = [words(pair[1]) for pair in smaller if pair not in settled][::-1]
 
     def _clearer(
@@ -292,31 +294,35 @@ class _Comparison(Outcome):
 
         Axes of equal size cannot be told apart, and with one element per device nothing is summed.
         """
-        known, rest = causes(self.meant, self.wrong)
-        if not rest and not any(one.code == Differs.code for one in known):
+        findings, rest = causes(self.meant, self.wrong)
+        if not rest and not any(finding.code == Differs.code for finding in findings):
             return []
-        along: dict[str, tuple[Run, AbstractMesh]] = {}
+        by_axis: dict[str, tuple[Run, AbstractMesh]] = {}
         for run, mesh in smaller:
             large = [str(name) for name, size in mesh.shape.items() if size > 1]
             if len(large) == 1:
-                along[large[0]] = (run, mesh)  # the smallest comes last
-        return [*along.values()]
+                by_axis[large[0]] = (run, mesh)  # the smallest comes last
+        return [*by_axis.values()]
 
     def compare(self, run: Run, one: AbstractMesh) -> None:
         """Compare the results on one mesh numerically."""
-        known = self.follows.judged(run) if self.follows else [None] * len(self.limits)
+        verdicts = self.follows.judged(run) if self.follows else [None] * len(self.limits)
         try:
-            here = judge_results(run, self.base, self.wanted, self.limits, known)
+            judged = judge_results(run, self.base, self.wanted, self.limits, verdicts)
         except DeadlockError as error:
             self.stuck.append(_deadlock(error, run, one))
             self.stuck_on.append(words(one))
             self.wrong_on.append(words(one))
         else:
             self.tried.append(dict(one.shape))
-            self.wrong.extend(here.wrong)
-            self.tied.extend(here.tied)
-            self.wrong_on.extend([words(one)] * bool(here.wrong))
-            if here.wrong and words(one) in self.proved_on and _is_beyond_meaning(run, here.wrong):
+            self.wrong.extend(judged.wrong)
+            self.tied.extend(judged.tied)
+            self.wrong_on.extend([words(one)] * bool(judged.wrong))
+            if (
+                judged.wrong
+                and words(one) in self.proved_on
+                and _is_beyond_meaning(run, judged.wrong)
+            ):
                 self.proved_on.remove(words(one))
 
 
@@ -324,7 +330,7 @@ def _is_beyond_meaning(run: Run, wrong: Sequence[Wrong]) -> bool:
     """Return whether proved results may be wrong: the analysis ignores overflow and NaN."""
     if run.whole_numbers is not None or run.asks_for_nan:
         return True
-    return all(one.not_finite or one.finite_alone for one in wrong)
+    return all(result.not_finite or result.finite_alone for result in wrong)
 
 
 def _deadlock(error: DeadlockError, run: Run, mesh: AbstractMesh) -> Finding:

@@ -9,12 +9,12 @@ from ..._program.primitives import STEPS
 def ancestors(body: Body, target: Atom) -> list[Op]:
     """Return the operations that a value depends on, in program order."""
     open_ = {id(target)}
-    found = []
+    ops = []
     for op in reversed(body.ops):
         if any(id(out) in open_ for out in op.outs):
             open_ |= {id(atom) for atom in op.ins}
-            found.append(op)
-    return found[::-1]
+            ops.append(op)
+    return ops[::-1]
 
 
 def needed(body: Body, target: Atom) -> set[Atom]:
@@ -45,29 +45,29 @@ def felt(op: Op, used: set[Var]) -> list[Var]:
     """
     if not isinstance(op, Scan | While):
         return op.outs
-    own = carried(op)
+    carries = carried(op)
     after = {i for i, out in enumerate(op.outs) if out in used}
-    found = after | deciding(op)
-    open_ = [*found]
+    indices = after | deciding(op)
+    open_ = [*indices]
     while open_:
         made_of = needed(op.body, op.body.outs[open_.pop()])
-        more = {i for i, var in enumerate(own) if var in made_of} - found
-        found |= more
+        more = {i for i, var in enumerate(carries) if var in made_of} - indices
+        indices |= more
         open_ += more
-    return [op.outs[i] for i in sorted(found) if i in after or not counts(op, i)]
+    return [op.outs[i] for i in sorted(indices) if i in after or not counts(op, i)]
 
 
 def counts(loop: Scan | While, index: int) -> bool:
     """Return whether a loop does nothing to a carry but add a constant."""
     makers = {out: op for op in loop.body.ops for out in op.outs}
-    atom, before, steps = loop.body.outs[index], carried(loop)[index], 0
-    while atom is not before:
+    atom, state, steps = loop.body.outs[index], carried(loop)[index], 0
+    while atom is not state:
         op = makers.get(atom) if isinstance(atom, Var) else None
         if not isinstance(op, Leaf) or op.name not in (*STEPS, "convert_element_type"):
             return False
-        given = [a for a in op.ins if isinstance(a, Var)]
-        if len(given) != 1 or (op.name == "sub" and op.ins[0] is not given[0]):
+        operands = [operand for operand in op.ins if isinstance(operand, Var)]
+        if len(operands) != 1 or (op.name == "sub" and op.ins[0] is not operands[0]):
             return False
         steps += op.name != "convert_element_type"
-        atom = given[0]
+        atom = operands[0]
     return steps > 0

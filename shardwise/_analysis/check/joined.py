@@ -64,10 +64,10 @@ class Outcome:
 
     def findings(self) -> list[Finding]:
         """Return causes first, then faults without a known cause, then suspicions."""
-        known, rest = causes(self.meant, self.wrong)
-        quiet = hidden(self.meant, self.runs[-1], self.wrong) if self.meant else []
-        behind, rest = self._behind(quiet, rest)
-        silent = [] if self.wrong_on else grouped([one.finding for one in quiet])
+        causes_found, rest = causes(self.meant, self.wrong)
+        hidden_causes = hidden(self.meant, self.runs[-1], self.wrong) if self.meant else []
+        behind, rest = self._behind(hidden_causes, rest)
+        silent = [] if self.wrong_on else grouped([item.finding for item in hidden_causes])
         read = [
             finding
             for run, mesh in zip(self.runs, self.meshes, strict=True)
@@ -75,24 +75,29 @@ class Outcome:
         ]
         if not self.wrong_on:
             is_sum = ReducedAgain.code
-            read = [ReducedAgain.harmless(one) if one.code == is_sum else one for one in read]
-        if any(one.code == MayDiffer.code for one in read):
-            read = self._after_run(read, known=bool(known or behind))
-        odd = [Contradiction.on(one) for one in sorted({*self.wrong_on} & {*self.proved_on})]
-        shown = by_numbers(rest, self.tried)
-        return self._once([*known, *behind, *silent, *shown, *self.stuck, *read, *odd])
+            read = [
+                ReducedAgain.harmless(finding) if finding.code == is_sum else finding
+                for finding in read
+            ]
+        if any(finding.code == MayDiffer.code for finding in read):
+            read = self._after_run(read, known=bool(causes_found or behind))
+        odd = [Contradiction.on(mesh) for mesh in sorted({*self.wrong_on} & {*self.proved_on})]
+        unexplained = by_numbers(rest, self.tried)
+        return self._once([*causes_found, *behind, *silent, *unexplained, *self.stuck, *read, *odd])
 
     def blamed(self, kept: Sequence[Finding]) -> tuple[str, ...]:
         """Return the meshes on which something is wrong that is not silenced."""
-        certain = [one for one in kept if one.certain]
-        paths = {path for one in certain for path in (one.leaf, *one.likewise)}
-        on = {one.mesh for one in self.wrong if one.structure or one.path in paths}
-        on |= {one.mesh for one in certain}
-        on |= {*self.stuck_on} if any(one.code == Deadlock.code for one in certain) else set()
+        certain = [finding for finding in kept if finding.certain]
+        paths = {path for finding in certain for path in (finding.leaf, *finding.likewise)}
+        meshes = {row.mesh for row in self.wrong if row.structure or row.path in paths}
+        meshes |= {item.mesh for item in certain}
+        meshes |= {*self.stuck_on} if any(item.code == Deadlock.code for item in certain) else set()
         # Meshes that were not compared have the same problem as the largest wrong one.
-        compared = {one.mesh for one in self.wrong} | {*self.stuck_on}
-        largest = bool(self.wrong) and self.wrong[-1].mesh in on
-        return tuple(one for one in self.wrong_on if one in on or (largest and one not in compared))
+        compared = {item.mesh for item in self.wrong} | {*self.stuck_on}
+        largest = bool(self.wrong) and self.wrong[-1].mesh in meshes
+        return tuple(
+            mesh for mesh in self.wrong_on if mesh in meshes or (largest and mesh not in compared)
+        )
 
     def _once(self, findings: Sequence[Finding]) -> list[Finding]:
         """Return each finding once; a suspicion becomes certain where running confirms it.
@@ -106,18 +111,18 @@ class Outcome:
             if finding.certain and finding.is_cause
             for path in (finding.leaf, *finding.likewise)
         }
-        shown = {one.suspect for one in self.wrong if one.structure or one.path not in caused}
+        confirmed = {row.suspect for row in self.wrong if row.structure or row.path not in caused}
         certain = {finding.code for finding in findings if finding.certain}
-        kept: dict[Any, Finding] = {}
+        unique: dict[Any, Finding] = {}
         for finding in findings:
             if certain & {*FAULTS[finding.code].shown_by}:
                 continue
-            if (finding.code, finding.where) in shown:
+            if (finding.code, finding.where) in confirmed:
                 finding = dataclasses.replace(finding, certain=True)
             key = (finding.code, finding.where, finding.leaf)
-            if key not in kept or (finding.certain and not kept[key].certain):
-                kept[key] = finding
-        return sorted(kept.values(), key=lambda finding: not finding.certain)
+            if key not in unique or (finding.certain and not unique[key].certain):
+                unique[key] = finding
+        return sorted(unique.values(), key=lambda finding: not finding.certain)
 
     def _after_run(self, read: Sequence[Finding], known: bool) -> list[Finding]:
         """Add to each `MayDiffer` what the largest mesh shows: whether the devices do differ.
@@ -127,25 +132,27 @@ class Outcome:
         run, body = self.runs[-1], self.runs[-1].body
         if words(self.meshes[-1]) in self.stuck_on:
             return list(read)
-        apart = [one.maker for one in self.wrong if not one.structure and one.apart]
-        shown = {maker.where for maker in apart if maker}
+        unequal = [wrong.maker for wrong in self.wrong if not wrong.structure and wrong.apart]
+        shown_at = {maker.where for maker in unequal if maker}
         results = {id(atom) for atom in body.outs}
         joins = [(join, place_of_values(body, join)) for join, _ in parted(body)]
-        differ = {where: where in shown for join, where in joins if id(join.outs[0]) in results}
+        differ = {where: where in shown_at for join, where in joins if id(join.outs[0]) in results}
         # Values used on the way to a result are observed here, except those inside a loop.
-        used = [row for row in joins if row[1] not in differ and row[0] in body.ops]
+        inner_joins = [row for row in joins if row[1] not in differ and row[0] in body.ops]
         rough = max(self.limits, key=lambda limit: limit.norm)
-        held = run.observe([join.ins[0] for join, _ in used])
-        for (_, where), value in zip(used, held, strict=True):
-            seen = not all(agree(row, value.first, rough) for row in value.rows)
-            differ[where] = seen or differ.get(where, False)
-        kept = []
-        for one in read:
-            if one.code != MayDiffer.code or one.where not in differ:
-                kept.append(one)
-            elif not (known and differ[one.where]):
-                kept.append(MayDiffer.after_run(one, differ[one.where], bool(self.wrong_on)))
-        return kept
+        inputs = run.observe([join.ins[0] for join, _ in inner_joins])
+        for (_, place), value in zip(inner_joins, inputs, strict=True):
+            varies = not all(agree(row, value.first, rough) for row in value.rows)
+            differ[place] = varies or differ.get(place, False)
+        findings = []
+        for finding in read:
+            if finding.code != MayDiffer.code or finding.where not in differ:
+                findings.append(finding)
+            elif not (known and differ[finding.where]):
+                findings.append(
+                    MayDiffer.after_run(finding, differ[finding.where], bool(self.wrong_on))
+                )
+        return findings
 
     def _behind(
         self, quiet: Sequence[Hidden], rest: Sequence[Wrong]
@@ -154,22 +161,24 @@ class Outcome:
 
         A bias that is zero hides a wrong factor in the loss, but not in the gradient of the bias.
         """
-        found: list[Finding] = []
+        findings: list[Finding] = []
         explained: set[int] = set()
-        for one in quiet:
-            left = [wrong for wrong in rest if wrong.index not in explained]
-            same = [w for w in left if one.explains(w, factors_of(w, rest, self.tried))]
+        for item in quiet:
+            unexplained = [wrong for wrong in rest if wrong.index not in explained]
+            same = [
+                row for row in unexplained if item.explains(row, factors_of(row, rest, self.tried))
+            ]
             if same:
                 explained |= {wrong.index for wrong in same}
                 paths = tuple(wrong.path for wrong in same)
                 more = f" (and {len(same) - 1} more)" if len(same) > 1 else ""
                 message = (
-                    f"{one.finding.message}; {paths[0]}{more} is {same[0].times:.4g} times too "
+                    f"{item.finding.message}; {paths[0]}{more} is {same[0].times:.4g} times too "
                     "large, probably because of it"
                 )
-                finding = dataclasses.replace(one.finding, message=message, certain=True)
-                found.append(dataclasses.replace(finding, leaf=paths[0], likewise=paths[1:]))
-        return found, [wrong for wrong in rest if wrong.index not in explained]
+                finding = dataclasses.replace(item.finding, message=message, certain=True)
+                findings.append(dataclasses.replace(finding, leaf=paths[0], likewise=paths[1:]))
+        return findings, [wrong for wrong in rest if wrong.index not in explained]
 
 
 def led_by_a_cause(findings: Sequence[Finding]) -> tuple[Finding, ...]:
@@ -177,37 +186,39 @@ def led_by_a_cause(findings: Sequence[Finding]) -> tuple[Finding, ...]:
 
     But not of a silenced cause: they would be silenced too.
     """
-    first = next((one for one in findings if one.certain and one.is_cause), None)
-    vague = [one for one in findings if one.code == DependsOnDevices.code]
+    first = next((finding for finding in findings if finding.certain and finding.is_cause), None)
+    vague = [finding for finding in findings if finding.code == DependsOnDevices.code]
     if first is None or not vague:
         return tuple(findings)
-    paths = tuple(path for one in vague for path in (one.leaf, *one.likewise))
+    paths = tuple(path for finding in vague for path in (finding.leaf, *finding.likewise))
     count = f"{len(paths)} more result{'s differ' if len(paths) > 1 else ' differs'} too"
     message = f"{first.message}; {count}, perhaps because of it"
     led = dataclasses.replace(first, message=message, likewise=(*first.likewise, *paths))
-    return tuple(led if one is first else one for one in findings if one not in vague)
+    return tuple(
+        led if finding is first else finding for finding in findings if finding not in vague
+    )
 
 
 def causes(meant: Meant | None, wrong: Sequence[Wrong]) -> tuple[list[Finding], list[Wrong]]:
     """Return the causes of wrong results that the analysis knows, and the results without one."""
-    found: dict[int, Finding] = {}
+    by_index: dict[int, Finding] = {}
     if meant is None:
         return [], [*wrong]
-    for one in wrong:
-        finding = _cause(meant, one)
+    for item in wrong:
+        finding = _cause(meant, item)
         # Meshes come in order of size, and the largest tells most. But with one element per device
         # nothing is added up, and then only a smaller mesh shows a share.
-        if finding is not None and (finding.code != Differs.code or one.index not in found):
-            found[one.index] = finding
-    return grouped([*found.values()]), [one for one in wrong if one.index not in found]
+        if finding is not None and (finding.code != Differs.code or item.index not in by_index):
+            by_index[item.index] = finding
+    return grouped([*by_index.values()]), [row for row in wrong if row.index not in by_index]
 
 
 def _cause(meant: Meant, one: Wrong) -> Finding | None:
     """Return the cause of one wrong result, if the analysis and the numbers agree."""
-    known = None if one.structure or not one.same_type else meant.gaps(one.run)
-    if not known or not known[one.index]:
+    gaps = None if one.structure or not one.same_type else meant.gaps(one.run)
+    if not gaps or not gaps[one.index]:
         return None
-    gap = _confirmed(known[one.index][0], one)
+    gap = _confirmed(gaps[one.index][0], one)
     if gap is None:
         return None
     first = _at(meant, one.run, one.index, _measured(gap, one))
@@ -223,10 +234,10 @@ def _cause(meant: Meant, one: Wrong) -> Finding | None:
 def _at(meant: Meant, run: Run, index: int, gap: Gap) -> Finding:
     """Return the finding for the place where a result starts to differ from one device."""
     assert run.mesh is not None
-    known = meant.known_of(index)
+    gaps_by_mesh = meant.known_of(index)
     axes = tuple(axes_of(run.mesh).values())
-    gap = _along_alone(gap, known)
-    return cause(gap, run.paths[index], axes, words(abstract(run.mesh)), ratios(gap, known))
+    gap = _along_alone(gap, gaps_by_mesh)
+    return cause(gap, run.paths[index], axes, words(abstract(run.mesh)), ratios(gap, gaps_by_mesh))
 
 
 def _confirmed(gap: Gap, one: Wrong) -> Gap | None:
@@ -238,7 +249,7 @@ def _confirmed(gap: Gap, one: Wrong) -> Gap | None:
         return None  # values that the analysis treats as per-device may be equal
     if not gap.mistakes:
         return gap
-    mistake = next((other for other in gap.mistakes if _shows(other, one)), None)
+    mistake = next((candidate for candidate in gap.mistakes if _shows(candidate, one)), None)
     return mistake and dataclasses.replace(gap, mistake=mistake)
 
 
@@ -261,8 +272,8 @@ def _along_alone(gap: Gap, known: list[tuple[Sizes, list[Gap]]]) -> Gap:
     axes = {axis.name for axis in mistake.axes}
     for sizes, gaps in known:
         if {name for name, size in sizes.items() if size > 1} == axes:
-            found = [one.ratio for one in gaps if one.mistake and one.mistake.returned]
-            if found == [1]:
+            multiples = [place.ratio for place in gaps if place.mistake and place.mistake.returned]
+            if multiples == [1]:
                 return dataclasses.replace(gap, ratio=1)
     return gap
 
@@ -306,24 +317,24 @@ def hidden(meant: Meant, run: Run, wrong: list[Wrong]) -> list[Hidden]:
     """
     if run.program.watch.sites:
         return []
-    shown = {one.index for one in wrong if one.run is run}
-    zero, known = _zeros(run), {}
-    found = []
+    wrong_at = {result.index for result in wrong if result.run is run}
+    zero, cache = _zeros(run), {}
+    hidden_causes = []
     for index, gaps in enumerate(meant.gaps(run) or ()):
-        rows = [(gap, vanishing(gap.term, zero, known)) for gap in gaps if gap.kind == "times"]
-        seen = [(gap, args) for gap, args in rows if index not in shown and (args or gap.sure)]
-        for gap, args in seen[:1]:
+        rows = [(gap, vanishing(gap.term, zero, cache)) for gap in gaps if gap.kind == "times"]
+        quiet = [(gap, args) for gap, args in rows if index not in wrong_at and (args or gap.sure)]
+        for gap, args in quiet[:1]:
             cause = _at(meant, run, index, gap)
             names = " and ".join(run.traced.argument_paths[number] for number in args)
             data = f", in which {names} {'are' if len(args) > 1 else 'is'} zero" if args else ""
-            right = "It is right with this data"
+            effect = "It is right with this data"
             if not np.isfinite(wide(run.values[index].first)).all():
-                right = "With this data it is NaN or infinite, and nothing is seen of it"
-            message = f"{cause.message} (on {cause.mesh}). {right}{data}"
+                effect = "With this data it is NaN or infinite, and nothing is seen of it"
+            message = f"{cause.message} (on {cause.mesh}). {effect}{data}"
             counted = [step for step in gap.steps if step.kind == "counted"]
             finding = dataclasses.replace(cause, message=message, certain=False)
-            found.append(Hidden(finding, run, counted[-1] if counted else None))
-    return found
+            hidden_causes.append(Hidden(finding, run, counted[-1] if counted else None))
+    return hidden_causes
 
 
 def _zeros(run: Run) -> Callable[[int], bool]:

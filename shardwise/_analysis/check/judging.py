@@ -37,27 +37,27 @@ def judge_results(
 
     `meant` says for each result whether it is known to be the `SAME` as on one device or `OTHER`.
     """
-    found = Judged([], [])
+    judgement = Judged([], [])
     if run.traced.tree != base.traced.tree:
-        found.wrong.append(Wrong(run, base, 0, None, None, Tolerance(), structure=True))
-        return found
+        judgement.wrong.append(Wrong(run, base, 0, None, None, Tolerance(), structure=True))
+        return judgement
     rows = zip(run.values, wanted, limits, meant, strict=True)
-    for index, (value, want, limit, meaning) in enumerate(rows):
-        one = Wrong(run, base, index, value, want, limit)
-        judged = one if one.right else judge(one, surely=meaning == OTHER)
+    for index, (value, expected, limit, meaning) in enumerate(rows):
+        result = Wrong(run, base, index, value, expected, limit)
+        judged = result if result.right else judge(result, surely=meaning == OTHER)
         if not judged.right:
-            found.wrong.append(judged)
+            judgement.wrong.append(judged)
         elif judged.tie:
-            found.tied.append(judged)
-    return found
+            judgement.tied.append(judged)
+    return judgement
 
 
 def all_agree(run: Run, base: Run, wanted: Sequence[Wanted], limits: Sequence[Tolerance]) -> bool:
     """Return whether every result of a run agrees with what it should be, on every device."""
     return run.traced.tree == base.traced.tree and all(
-        row.shape == want.value.shape and agree(row, want.value, limit)
-        for held, want, limit in zip(run.values, wanted, limits, strict=True)
-        for row in held.rows
+        row.shape == expected.value.shape and agree(row, expected.value, limit)
+        for value, expected, limit in zip(run.values, wanted, limits, strict=True)
+        for row in value.rows
     )
 
 
@@ -82,35 +82,35 @@ def judge(one: Wrong, surely: bool = False) -> Wrong:
 
 def _with_changes(one: Wrong, runs: Sequence[Run]) -> Wrong:
     """Allow for how much a result changes when the arguments are perturbed."""
-    before = _count(one)
+    count_before = _count(one)
     for count in DRAWS:
         change = Change()
         for run in runs:
             index = one.want.index if run is one.want.run else one.index
-            there = run.changes(count, one.limit.change)[index]
-            if np.shape(there.moved) in ((), _shape(one)):
-                change |= there
+            run_change = run.changes(count, one.limit.change)[index]
+            if np.shape(run_change.moved) in ((), _shape(one)):
+                change |= run_change
         scale = max(NOTHING, one.limit.norm) * one.base.scale
         one = dataclasses.replace(one, change=change.allowing(scale))
-        left = _count(one)
-        if not left or (left == before and count >= DRAWS[1]):
+        count_left = _count(one)
+        if not count_left or (count_left == count_before and count >= DRAWS[1]):
             break
-        before = left
+        count_before = count_left
     return one
 
 
 def _unrounded(one: Wrong) -> Wrong:
     """Compare the program without its rounding to integers, on the mesh and on one device."""
     run, base = one.run.unrounded, one.base.unrounded
-    want = one.want
-    if not want.given:
-        want = Wanted(base.values[one.index].first, want.dtype)
+    expected = one.want
+    if not expected.given:
+        expected = Wanted(base.values[one.index].first, expected.dtype)
     if one.want.run is not None:
-        plain = one.want.run.unrounded
-        want = dataclasses.replace(one.want, value=plain.values[one.want.index].first, run=plain)
-    other = Wrong(run, base, one.index, run.values[one.index], want, one.limit)
-    other = other if other.right else judge(other)
-    return other if other.right else one
+        ref = one.want.run.unrounded
+        expected = dataclasses.replace(one.want, value=ref.values[one.want.index].first, run=ref)
+    unrounded = Wrong(run, base, one.index, run.values[one.index], expected, one.limit)
+    unrounded = unrounded if unrounded.right else judge(unrounded)
+    return unrounded if unrounded.right else one
 
 
 def _gap(one: Wrong) -> float:
@@ -119,7 +119,7 @@ def _gap(one: Wrong) -> float:
 
 
 def _count(one: Wrong) -> int:
-    return sum(int(off.sum()) for off in one.off_by_device)
+    return sum(int(wrong.sum()) for wrong in one.off_by_device)
 
 
 def _shape(one: Wrong) -> tuple[int, ...]:

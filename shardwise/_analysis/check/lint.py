@@ -45,12 +45,12 @@ def lint(body: Body, axes: list[Axis]) -> list[Finding]:
 
 def _reduced_again(body: Body, axes: list[Axis]) -> Iterator[Finding]:
     for op in collectives_in(body.ops):
-        again = [axis for axis in op.axes if axis.size > 1 and axis not in op.ins[0].axes]
-        if op.name == "psum" and again and not op.backward and _is_of_data(body, op.ins[0]):
-            over = repr(again[0].name)
+        repeated = [axis for axis in op.axes if axis.size > 1 and axis not in op.ins[0].axes]
+        if op.name == "psum" and repeated and not op.backward and _is_of_data(body, op.ins[0]):
+            axis_name = repr(repeated[0].name)
             gradient = gradient_before(body, op.ins[0])
-            remedy = two_ways(gradient, over) if gradient is not None else ""
-            yield ReducedAgain.from_operations(op, over, within(op.source, "pmean"), remedy)
+            remedy = two_ways(gradient, axis_name) if gradient is not None else ""
+            yield ReducedAgain.from_operations(op, axis_name, within(op.source, "pmean"), remedy)
 
 
 def _is_of_data(body: Body, atom: Atom) -> bool:
@@ -63,20 +63,20 @@ def _is_of_data(body: Body, atom: Atom) -> bool:
 
 def _may_part(body: Body, axes: list[Axis]) -> Iterator[Finding]:
     for op in Watch(body.ops).sites:
-        inside = next(c for b in op.bodies for c in collectives_in(b.ops))
-        yield MayDiverge.from_operations(op, inside)
+        collective = next(c for branch in op.bodies for c in collectives_in(branch.ops))
+        yield MayDiverge.from_operations(op, collective)
 
 
 def parted(body: Body) -> Iterator[tuple[Join, Axis]]:
     """Yield the joins that declare values to be the same along an axis along which they differ."""
     joins = [op for op in walk(body.ops) if isinstance(op, Join)]
-    apart = {op: {*op.replicated} & op.ins[0].axes for op in joins}
-    if any(apart.values()):
+    varying = {op: {*op.replicated} & op.ins[0].axes for op in joins}
+    if any(varying.values()):
         # A loop keeps all its results per device, even those that are the same on all of them.
         differing(body)
-        apart = {op: {*op.replicated} & op.ins[0].axes for op in joins}
+        varying = {op: {*op.replicated} & op.ins[0].axes for op in joins}
         annotate(body)
-    for op, axes in apart.items():
+    for op, axes in varying.items():
         yield from [(op, axis) for axis in sorted(axes) if axis.size > 1][:1]
 
 
@@ -92,13 +92,13 @@ def place_of_values(body: Body, join: Join) -> Where:
 
 def axes_used(body: Body) -> set[Axis]:
     """Return the axes that a spec or a collective of the program names."""
-    used: set[Axis] = set()
+    named: set[Axis] = set()
     for op in walk(body.ops):
         if isinstance(op, Split | Join | Collective):
-            used |= set(op.axes)
+            named |= set(op.axes)
         if isinstance(op, AxisIndex):
-            used.add(op.axis)
-    return used
+            named.add(op.axis)
+    return named
 
 
 def _unused(body: Body, axes: list[Axis]) -> Iterator[Finding]:
@@ -106,10 +106,10 @@ def _unused(body: Body, axes: list[Axis]) -> Iterator[Finding]:
         if any(axis.size > 1 for axis in axes):
             yield UnusedAxis.not_sharded()
         return
-    used = axes_used(body)
+    named = axes_used(body)
     first = next((op for op in walk(body.ops) if isinstance(op, Split | Join)), None)
     for axis in axes:
-        if axis not in used and axis.size > 1:
+        if axis not in named and axis.size > 1:
             yield UnusedAxis.from_operations(axis, first.where if first else None)
 
 

@@ -41,34 +41,34 @@ class Meant:
     def known_of(self, index: int) -> list[tuple[Sizes, list[Gap]]]:
         """Return the gaps of one result on every mesh that was read so far."""
         rows = self._read_on.values()
-        return [(mesh, found[index]) for mesh, found in rows if found is not None]
+        return [(mesh, gaps[index]) for mesh, gaps in rows if gaps is not None]
 
     def _compared(self, run: Run) -> list[list[Gap]] | None:
         if self.plain is None or run.traced.tree != self.base.traced.tree:
             return None
-        own = _read(run, self.plain)
-        return _followed(own.gaps) if own is not None else None
+        reading = _read(run, self.plain)
+        return _followed(reading.gaps) if reading is not None else None
 
     def proved(self, run: Run) -> bool:
         """Return whether every result is proved equal to that on one device."""
-        found = self.gaps(run)
-        return found is not None and not any(found) and not run.program.watch.sites
+        gaps = self.gaps(run)
+        return gaps is not None and not any(gaps) and not run.program.watch.sites
 
     def judged(self, run: Run) -> list[str | None]:
         """Return what is known of each result: `SAME` as on one device, `OTHER`, or None."""
-        found = self.gaps(run)
-        if found is None or run.program.watch.sites:
+        results = self.gaps(run)
+        if results is None or run.program.watch.sites:
             return [None] * len(run.paths)
-        return [SAME if not gaps else OTHER if _is_certain(gaps) else None for gaps in found]
+        return [SAME if not row else OTHER if _is_certain(row) else None for row in results]
 
     def likewise(self, run: Run, larger: Run) -> bool:
         """Return whether the same results differ as on a larger mesh, by linear steps only."""
-        here, there = self.gaps(run), self.gaps(larger)
-        if here is None or there is None or run.program.watch.sites:
+        small, large = self.gaps(run), self.gaps(larger)
+        if small is None or large is None or run.program.watch.sites:
             return False
-        alike = all(bool(own) == bool(other) for own, other in zip(here, there, strict=True))
+        alike = all(bool(row) == bool(twin) for row, twin in zip(small, large, strict=True))
         # A factor that a nonlinear operation loses on one mesh may survive on the other.
-        return alike and any(here) and all(gap.linear for gaps in [*here, *there] for gap in gaps)
+        return alike and any(small) and all(gap.linear for rows in [*small, *large] for gap in rows)
 
 
 def _is_certain(gaps: list[Gap]) -> bool:

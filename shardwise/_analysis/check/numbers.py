@@ -62,35 +62,35 @@ def by_numbers(wrong: Sequence[Wrong], tried: Sequence[Sizes] = ()) -> list[Find
 
     `tried` are the meshes on which numbers were compared or proved right.
     """
-    worst = {one.index: one for one in wrong}  # meshes come in order of size
-    rows = ((one, factors_of(one, wrong, tried)) for one in worst.values())
-    return grouped([finding for one, seen in rows for finding in _findings(one, seen)])
+    worst = {result.index: result for result in wrong}  # meshes come in order of size
+    rows = ((result, factors_of(result, wrong, tried)) for result in worst.values())
+    return grouped([finding for result, factors in rows for finding in _findings(result, factors)])
 
 
 def factors_of(one: Wrong, wrong: Sequence[Wrong], tried: Sequence[Sizes]) -> Seen:
     """Return the factor by which a result is too large on each mesh, where it is one number."""
-    same = [other for other in wrong if other.index == one.index]
+    rows = [row for row in wrong if row.index == one.index]
     seen: list[tuple[Sizes, float]] = [
-        (sizes, 1.0) for sizes in tried if all(sizes != other.sizes for other in same)
+        (sizes, 1.0) for sizes in tried if all(sizes != row.sizes for row in rows)
     ]
-    return seen + [(other.sizes, other.times) for other in same if other.times is not None]
+    return seen + [(row.sizes, row.times) for row in rows if row.times is not None]
 
 
 def _findings(one: Wrong, seen: Seen) -> Iterator[Finding]:
     """Yield what is wrong on one device already, and what the sharding adds."""
-    alone = one.on_one_device
-    if alone is not None:
-        found = NotReference.from_numbers(Measured(alone))
-        yield _about(found, alone)
-        alone = Wanted(alone.got, alone.run.dtypes[alone.index])
-        one, seen = dataclasses.replace(one, wanted=alone), ()
+    on_one = one.on_one_device
+    if on_one is not None:
+        finding = NotReference.from_numbers(Measured(on_one))
+        yield _about(finding, on_one)
+        on_one = Wanted(on_one.got, on_one.run.dtypes[on_one.index])
+        one, seen = dataclasses.replace(one, wanted=on_one), ()
         if one.right:
             return
     measured = Measured(one, seen)
     for fault in IN_ORDER:
-        if (found := fault.from_numbers(measured)) is not None:
+        if (finding := fault.from_numbers(measured)) is not None:
             note = fault.note(measured) if fault is FollowsSharding else ""
-            yield _about(found, one, f" on {one.mesh}{note}")
+            yield _about(finding, one, f" on {one.mesh}{note}")
             return
 
 
@@ -133,9 +133,9 @@ class Measured:
     @functools.cached_property
     def lacks(self) -> Missing | None:
         """The reduction that makes the result right, if there is one."""
-        one = self.wrong
-        found = share_of(one.value, one.want.value, one.agree) if one.value else None
-        return Missing(found) if found else None
+        wrong = self.wrong
+        relation = share_of(wrong.value, wrong.want.value, wrong.agree) if wrong.value else None
+        return Missing(relation) if relation else None
 
     @property
     def share(self) -> Missing | None:
@@ -152,8 +152,8 @@ class Measured:
 
     @functools.cached_property
     def _fitting(self) -> list[Powers]:
-        one = self.wrong
-        return powers(one.sizes, one.times, self.seen, one.slack) if one.times is not None else []
+        row = self.wrong
+        return powers(row.sizes, row.times, self.seen, row.slack) if row.times is not None else []
 
     @property
     def multiple(self) -> float | None:
@@ -168,8 +168,8 @@ class Measured:
     @property
     def over(self) -> str:
         """The axes whose sizes may explain it, as written in a collective."""
-        found = list(dict.fromkeys(name for one in self._fitting for name in one))
-        return repr(found[0]) if len(found) == 1 else repr(tuple(found))
+        axis_names = list(dict.fromkeys(name for fit in self._fitting for name in fit))
+        return repr(axis_names[0]) if len(axis_names) == 1 else repr(tuple(axis_names))
 
     @property
     def divisor(self) -> float:
@@ -223,18 +223,18 @@ class Measured:
     def may_wrap(self) -> str:
         """A question about the integers that the result depends on, if they may wrap around."""
         body, target = self.run.body, self.run.body.outs[self.index]
-        kind = whole_numbers(Body(body.ins, ancestors(body, target), [target]))
-        if kind is None or self._largest_sum <= (most := jnp.iinfo(kind).max):
+        dtype = whole_numbers(Body(body.ins, ancestors(body, target), [target]))
+        if dtype is None or self._largest_sum <= (end := jnp.iinfo(dtype).max):
             return ""
-        return f" Do integers of {kind}, which end at {most}, wrap around where they are added up?"
+        return f" Do integers of {dtype}, which end at {end}, wrap around where they are added up?"
 
     @property
     def _largest_sum(self) -> float:
         """An estimate of the largest sum of integers in the program."""
         run = self.wrong.run
-        given = [np.asarray(x) for x in run.traced.plain if not _jax.is_key(jax.typeof(x).dtype)]
-        whole = [x for x in given if x.size and not is_inexact(x) and x.dtype != np.bool_]
-        largest = max((float(np.abs(x.astype(np.float64)).max()) for x in whole), default=1.0)
+        arrays = [np.asarray(x) for x in run.traced.plain if not _jax.is_key(jax.typeof(x).dtype)]
+        integers = [x for x in arrays if x.size and not is_inexact(x) and x.dtype != np.bool_]
+        largest = max((float(np.abs(x.astype(np.float64)).max()) for x in integers), default=1.0)
         sizes = [math.prod(var.shape) for op in walk(run.body.ops) for var in op.outs]
         return max(1.0, largest) * max(sizes, default=1) * (run.mesh.size if run.mesh else 1)
 
@@ -291,10 +291,10 @@ class Missing:
 def paths_apart(here: Sequence[str], there: Sequence[str]) -> str:
     """Describe the results in which two trees differ."""
     parts = []
-    for word, own, other in (("has", here, there), ("lacks", there, here)):
-        found = [name for name in own if name not in {*other}]
-        more = f" and {len(found) - 3} more" if len(found) > 3 else ""
-        parts += [f"it {word} {', '.join(found[:3])}{more}"] if found else []
+    for word, paths, others in (("has", here, there), ("lacks", there, here)):
+        extra = [name for name in paths if name not in {*others}]
+        more = f" and {len(extra) - 3} more" if len(extra) > 3 else ""
+        parts += [f"it {word} {', '.join(extra[:3])}{more}"] if extra else []
     return ", and ".join(parts) or "the same results in other containers"
 
 
@@ -313,16 +313,16 @@ def much(one: Wrong) -> str:
     with np.errstate(all="ignore"):
         shares = np.where(one.off, gaps / np.abs(wide(one.want.value)), -1)
     worst = np.unravel_index(int(np.nanargmax(shares)), shares.shape)
-    at = ", ".join(map(str, worst))
-    return f"{size}; {count} of {one.off.size} entries, the worst [{at}]: {_pair(one, worst)}"
+    position = ", ".join(map(str, worst))
+    return f"{size}; {count} of {one.off.size} entries, the worst [{position}]: {_pair(one, worst)}"
 
 
 def _pair(one: Wrong, at: tuple[Any, ...]) -> str:
     """Format one element and its expected value with enough digits to tell them apart."""
-    got, want = one.got[at], one.want.value[at]
+    actual, expected = one.got[at], one.want.value[at]
     if not jnp.issubdtype(one.want.value.dtype, jnp.inexact):
-        return f"{got} instead of {want}"
-    got, want = wide(got)[()], wide(want)[()]
-    texts = ((f"{got:.{digits}g}", f"{want:.{digits}g}") for digits in (4, 9, 17))
-    apart = (pair for pair in texts if pair[0] != pair[1])
-    return " instead of ".join(next(apart, (str(got), str(want))))
+        return f"{actual} instead of {expected}"
+    actual, expected = wide(actual)[()], wide(expected)[()]
+    texts = ((f"{actual:.{digits}g}", f"{expected:.{digits}g}") for digits in (4, 9, 17))
+    distinct = (pair for pair in texts if pair[0] != pair[1])
+    return " instead of ".join(next(distinct, (str(actual), str(expected))))

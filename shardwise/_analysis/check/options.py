@@ -25,10 +25,10 @@ def validate(f: Any, rtol: Any, atol: Any, seed: Any) -> None:
             "check takes a function first, then its arguments.",
             'sw.check(step, params, batch, mesh={"data": [1, 2, 4, 8]})',
         )
-    for name, given in (("rtol", rtol), ("atol", atol)):
-        if given is not None and not _is_tolerance(given):
+    for name, tolerance in (("rtol", rtol), ("atol", atol)):
+        if tolerance is not None and not _is_tolerance(tolerance):
             raise _refused(
-                f"{name} is {given!r}",
+                f"{name} is {tolerance!r}",
                 "A tolerance is a number, 0 or more, and finite.",
                 f"{name}=1e-3, or leave it out: programs are compared in float64.",
             )
@@ -80,9 +80,9 @@ def expand(sizes: Meshes, called: str = "check") -> list[AbstractMesh]:
     if isinstance(sizes, Mesh | AbstractMesh):
         return [abstract(sizes)]
     if isinstance(sizes, list | tuple) and sizes and all(map(_is_mesh, sizes)):
-        found = dict.fromkeys(mesh for one in sizes for mesh in expand(one, called))
-        if len({(one.axis_names, one.axis_types) for one in found}) == 1:
-            return sorted(found, key=lambda m: m.size)
+        meshes = dict.fromkeys(mesh for item in sizes for mesh in expand(item, called))
+        if len({(mesh.axis_names, mesh.axis_types) for mesh in meshes}) == 1:
+            return sorted(meshes, key=lambda mesh: mesh.size)
     if not isinstance(sizes, Mapping) or not sizes:
         raise ShardingError(
             explain_error(
@@ -93,8 +93,8 @@ def expand(sizes: Meshes, called: str = "check") -> list[AbstractMesh]:
             )
         )
     columns = []
-    for name, given in sizes.items():
-        column = [given] if isinstance(given, str) or not isinstance(given, Sequence) else [*given]
+    for name, value in sizes.items():
+        column = [value] if isinstance(value, str) or not isinstance(value, Sequence) else [*value]
         if not column:
             raise ShardingError(
                 explain_error(
@@ -106,8 +106,8 @@ def expand(sizes: Meshes, called: str = "check") -> list[AbstractMesh]:
             )
         columns.append(column)
     rows = itertools.product(*columns)
-    found = dict.fromkeys(make_mesh(dict(zip(sizes, row, strict=True))) for row in rows)
-    return sorted(found, key=lambda m: math.prod(m.shape.values()))
+    meshes = dict.fromkeys(make_mesh(dict(zip(sizes, row, strict=True))) for row in rows)
+    return sorted(meshes, key=lambda mesh: math.prod(mesh.shape.values()))
 
 
 def _is_mesh(given: Any) -> bool:

@@ -31,27 +31,27 @@ class Overflow:
         return jnp.issubdtype(self.dtype, jnp.integer)
 
     def __str__(self) -> str:
-        least, most = _range(self.dtype)
-        end = least if self.value < 0 and self.wraps else most
+        low, high = _range(self.dtype)
+        end = low if self.value < 0 and self.wraps else high
         return f"a value of {self.value:.6g} leaves the range of {self.dtype} ({end:.6g})"
 
 
 def overflow(run: Run, index: int) -> Overflow | None:
     """Return the first value before a result that exceeds its range; loop bodies are skipped."""
     target = run.body.outs[index]
-    before, size = [], 0
+    candidates, size = [], 0
     for op in ancestors(run.body, target):
         for var in op.outs:
             size += 8 * int(np.prod(var.shape)) if var in run.lifted.unbounded else 0
             if var in run.lifted.unbounded and size <= LIMIT:
-                before.append((op, var))
-    held = run.observe([run.lifted.unbounded[var] for _, var in before], lifted=True)
-    for (op, var), value in zip(before, held, strict=True):
-        least, most = _range(var.dtype)
+                candidates.append((op, var))
+    values = run.observe([run.lifted.unbounded[var] for _, var in candidates], lifted=True)
+    for (op, var), value in zip(candidates, values, strict=True):
+        low, high = _range(var.dtype)
         finite = value.array[np.isfinite(value.array)]
-        beyond = finite[(finite < least) | (finite > most)]
-        if beyond.size:
-            furthest = beyond[np.abs(beyond).argmax()]
+        outside = finite[(finite < low) | (finite > high)]
+        if outside.size:
+            furthest = outside[np.abs(outside).argmax()]
             signed = jnp.issubdtype(var.dtype, jnp.integer)
             number = float(furthest if signed else abs(furthest))
             return Overflow(place(op, run.body), var.dtype, number)
@@ -63,15 +63,15 @@ def wrapped(run: Run, base: Run, index: int) -> tuple[Overflow, bool] | None:
 
     Integers that wrap around on both, as in a hash, are meant to.
     """
-    here, alone = (_wrap(one, index) for one in (run, base))
-    if here is not None and (alone is None or alone.where != here.where):
-        return here, True
-    return (alone, False) if alone is not None and here is None else None
+    on_mesh, on_one = (_wrap(side, index) for side in (run, base))
+    if on_mesh is not None and (on_one is None or on_one.where != on_mesh.where):
+        return on_mesh, True
+    return (on_one, False) if on_one is not None and on_mesh is None else None
 
 
 def _wrap(run: Run, index: int) -> Overflow | None:
-    found = overflow(run, index)
-    return found if found is not None and found.wraps else None
+    first = overflow(run, index)
+    return first if first is not None and first.wraps else None
 
 
 def _range(dtype: Any) -> tuple[float, float]:

@@ -37,8 +37,8 @@ GROWS = (ADDS - COUNTING) | primitives.names(
 
 def short_range(body: Body) -> Any:
     """Return a dtype of the program with a range far below float32's, such as float16, or None."""
-    made = (var for op in walk(body.ops) for var in op.outs)
-    kinds = {var.dtype for var in (*body.ins, *made) if eps_of(var.dtype)}
+    outputs = (var for op in walk(body.ops) for var in op.outs)
+    kinds = {var.dtype for var in (*body.ins, *outputs) if eps_of(var.dtype)}
     return min((kind for kind in kinds if _largest(kind) < SHORT_RANGE), key=_largest, default=None)
 
 
@@ -48,22 +48,22 @@ def whole_numbers(body: Body) -> Any:
     """Sizes, positions, device indices, constants, and what is computed from them alone."""
     numbered: set[Any] = set()
     """Counts of how often something is true."""
-    found = []
+    dtypes = []
     for op in walk(body.ops):
         name = getattr(op, "name", "")
-        given = [atom for atom in op.ins if isinstance(atom, Var)]
+        operands = [atom for atom in op.ins if isinstance(atom, Var)]
         wide = all(getattr(var.dtype, "itemsize", 4) >= 4 for var in op.outs)
-        own = _places(op, name, places if wide and name not in ADDS else set())
-        places |= own
-        if own:
+        positions = _places(op, name, places if wide and name not in ADDS else set())
+        places |= positions
+        if positions:
             continue
         places |= _handed(op, places)
-        small = all(var in numbered or var in places or var.dtype == jnp.bool_ for var in given)
-        if isinstance(op, Leaf | Collective) and given and small and wide and name not in GROWS:
+        small = all(var in numbered or var in places or var.dtype == jnp.bool_ for var in operands)
+        if isinstance(op, Leaf | Collective) and operands and small and wide and name not in GROWS:
             numbered |= set(op.outs)
-        elif name in ADDS or (name in primitives.STEPS and (len(given) > 1 or not wide)):
-            found += [var.dtype for var in op.outs if jnp.issubdtype(var.dtype, jnp.integer)]
-    return min(found, key=lambda dtype: jnp.iinfo(dtype).max, default=None)
+        elif name in ADDS or (name in primitives.STEPS and (len(operands) > 1 or not wide)):
+            dtypes += [var.dtype for var in op.outs if jnp.issubdtype(var.dtype, jnp.integer)]
+    return min(dtypes, key=lambda dtype: jnp.iinfo(dtype).max, default=None)
 
 
 def asks_for_nan(body: Body) -> bool:
@@ -75,8 +75,8 @@ def asks_for_nan(body: Body) -> bool:
 
 def asks_whether_finite(body: Body) -> bool:
     """Return whether a program tests its numbers for NaN or infinity."""
-    asked = (getattr(op, "name", "") == "is_finite" for op in walk(body.ops))
-    return asks_for_nan(body) or any(asked)
+    tests = (getattr(op, "name", "") == "is_finite" for op in walk(body.ops))
+    return asks_for_nan(body) or any(tests)
 
 
 def are_vast(values: Iterable[Any]) -> bool:
@@ -95,19 +95,19 @@ def _places(op: Op, name: str, places: set[Any]) -> set[Any]:
     if name == "top_k":
         return set(op.outs[1:])
     if name == "sort":
-        return {out for atom, out in zip(op.ins, op.outs, strict=True) if atom in places}
-    given = [atom for atom in op.ins if isinstance(atom, Var)]
-    numbers = [var for var in given if var.dtype != jnp.bool_]
-    alone = isinstance(op, Leaf) and (numbers or not given)
-    return set(op.outs) if alone and all(var in places for var in numbers) else set()
+        return {result for atom, result in zip(op.ins, op.outs, strict=True) if atom in places}
+    operands = [atom for atom in op.ins if isinstance(atom, Var)]
+    numbers = [var for var in operands if var.dtype != jnp.bool_]
+    simple = isinstance(op, Leaf) and (numbers or not operands)
+    return set(op.outs) if simple and all(var in places for var in numbers) else set()
 
 
 def _handed(op: Op, places: set[Any]) -> set[Var]:
     """Return the inputs of an operation's bodies that are such numbers, and loop counters."""
     if isinstance(op, Scan):
-        turns = range(op.consts, op.consts + op.carry)
-        given = enumerate(zip(op.ins, op.body.ins, strict=True))
-        pairs = [own for i, own in given if i not in turns or counts(op, i - op.consts)]
+        positions = range(op.consts, op.consts + op.carry)
+        rows = enumerate(zip(op.ins, op.body.ins, strict=True))
+        pairs = [pair for i, pair in rows if i not in positions or counts(op, i - op.consts)]
     elif isinstance(op, While):
         first, second = op.cond_consts, op.cond_consts + op.body_consts
         pairs = [*zip(op.ins[:first], op.cond.ins, strict=False)]
@@ -129,5 +129,5 @@ def _is_vast(value: Any) -> bool:
     dtype = jax.typeof(value).dtype
     if not eps_of(dtype) or not np.size(value):
         return False
-    most = np.abs(np.asarray(value)).max()
-    return not float(most) ** 2 < _largest(dtype)
+    largest = np.abs(np.asarray(value)).max()
+    return not float(largest) ** 2 < _largest(dtype)

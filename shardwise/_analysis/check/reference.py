@@ -21,30 +21,30 @@ from .running import Run, Wanted, plain
 
 def wanted_of(reference: Any, base: Run, args: tuple[Any, ...]) -> list[Wanted]:
     """Return what each result of a program should be."""
-    alone = [Wanted(*row) for row in zip(base.results(), base.dtypes, strict=True)]
+    defaults = [Wanted(*row) for row in zip(base.results(), base.dtypes, strict=True)]
     if reference is None:
-        return alone
-    own = dict(zip(base.paths, alone, strict=True))
+        return defaults
+    on_base = dict(zip(base.paths, defaults, strict=True))
     run = _traced(reference, base, args) if callable(reference) else None
     if run is not None:
         weak = [aval.weak_type for aval in run.program.jaxpr.out_avals]
         # Name updated arguments as in the program, whatever the reference calls its parameters.
         paths = map(base.traced.name_of, run.traced.tree.paths)
         rows = zip(paths, run.results(), run.dtypes, weak, strict=True)
-        found = {
-            path: Wanted(value, _typed(value, dtype, own.get(path), weakly), 0.0, at, run)
-            for at, (path, value, dtype, weakly) in enumerate(rows)
+        expected = {
+            path: Wanted(value, _typed(value, dtype, on_base.get(path), weakly), 0.0, i, run)
+            for i, (path, value, dtype, weakly) in enumerate(rows)
         }
     else:
         result = _called(reference, base, args) if callable(reference) else reference
         leaves = jax.tree_util.tree_leaves_with_path(result)
-        found = {
-            (name := "result" + jax.tree_util.keystr(path)): _array(name, leaf, own.get(name))
+        expected = {
+            (name := "result" + jax.tree_util.keystr(path)): _array(name, leaf, on_base.get(name))
             for path, leaf in leaves
         }
-    _refuse_others(found, base)
+    _refuse_others(expected, base)
     # A value says nothing about updated arguments: for those, one device is the reference.
-    return [found[path] if path in found else own[path] for path in base.paths]
+    return [expected[path] if path in expected else on_base[path] for path in base.paths]
 
 
 def _called(reference: Any, base: Run, args: tuple[Any, ...]) -> Any:
@@ -54,18 +54,18 @@ def _called(reference: Any, base: Run, args: tuple[Any, ...]) -> Any:
             return reference(*_by_value(args), **mesh)
     except TypeError as error:
         rule = "The reference is a function of the same arguments as the program."
-        told = called_wrongly(reference, args, mesh, error, rule=rule)
-        if told is None:
+        explained = called_wrongly(reference, args, mesh, error, rule=rule)
+        if explained is None:
             raise
-        raise told from None
+        raise explained from None
 
 
 def _by_value(args: tuple[Any, ...]) -> tuple[Any, ...]:
     """Return the arguments on one device, if some are placed on a mesh."""
     leaves, rebuild = taken_apart(args)
-    here = list(map(unplaced, leaves))
-    moved = any(new is not old for new, old in zip(here, leaves, strict=True))
-    return rebuild(here) if moved else args
+    local_leaves = list(map(unplaced, leaves))
+    moved = any(new is not old for new, old in zip(local_leaves, leaves, strict=True))
+    return rebuild(local_leaves) if moved else args
 
 
 def _typed(value: np.ndarray, dtype: Any, beside: Wanted | None, weakly: bool) -> Any:
@@ -97,15 +97,15 @@ def _array(name: str, leaf: Any, beside: Wanted | None) -> Wanted:
 
 def _check_kept(leaf: Any, value: np.ndarray) -> None:
     """Raise for NumPy numbers that do not fit the dtype that JAX converts them to."""
-    given = leaf if isinstance(leaf, np.ndarray | np.generic) else value
-    if given.dtype == value.dtype or not np.issubdtype(given.dtype, np.number):
+    original = leaf if isinstance(leaf, np.ndarray | np.generic) else value
+    if original.dtype == value.dtype or not np.issubdtype(original.dtype, np.number):
         return
-    if np.issubdtype(given.dtype, np.integer):
-        lost = not np.array_equal(given, value)
+    if np.issubdtype(original.dtype, np.integer):
+        lost = not np.array_equal(original, value)
     else:
-        lost = bool((np.isfinite(given) & ~np.isfinite(value)).any())
+        lost = bool((np.isfinite(original) & ~np.isfinite(value)).any())
     if lost:
-        raise OverflowError(f"it has numbers of {given.dtype} that {value.dtype} cannot hold")
+        raise OverflowError(f"it has numbers of {original.dtype} that {value.dtype} cannot hold")
 
 
 def _traced(reference: Any, base: Run, args: tuple[Any, ...]) -> Run | None:
@@ -113,8 +113,8 @@ def _traced(reference: Any, base: Run, args: tuple[Any, ...]) -> Run | None:
     in_specs, static = base.tracing.in_specs, base.tracing.static.taken_by(reference)
     tracing = Tracing(reference, base.mesh, in_specs, static)
     try:
-        alone = Tracing(reference, None, static=static, alone=True)
-        run = Run(tracing if tracing.takes_mesh else alone, args)
+        unplaced_tracing = Tracing(reference, None, static=static, alone=True)
+        run = Run(tracing if tracing.takes_mesh else unplaced_tracing, args)
         run.program.inline(simulate_p.name)  # so that it is evaluated in float64 as well
         run.results()
     except Exception:
@@ -124,18 +124,18 @@ def _traced(reference: Any, base: Run, args: tuple[Any, ...]) -> Run | None:
 
 def _refuse_others(found: Mapping[str, Any], base: Run) -> None:
     """Raise if the reference has other results than the program, naming them."""
-    here = [path for path in base.paths if path.startswith("result")]
-    lacks = [path for path in here if path not in found]
-    more = [path for path in found if path not in base.paths]
-    if not lacks and not more:
+    result_paths = [path for path in base.paths if path.startswith("result")]
+    lost = [path for path in result_paths if path not in found]
+    extra = [path for path in found if path not in base.paths]
+    if not lost and not extra:
         return
-    parts = [f"lacks {_some(lacks)}"] * bool(lacks) + [f"has {_some(more)} besides"] * bool(more)
+    parts = [f"lacks {_some(lost)}"] * bool(lost) + [f"has {_some(extra)} besides"] * bool(extra)
     raise ShardingError(
         explain_error(
             f"the reference {' and '.join(parts)}",
             where="sw.check",
             rule="The reference has the structure of the program's result: "
-            f"{_some(here) or 'nothing at all'}.",
+            f"{_some(result_paths) or 'nothing at all'}.",
             remedy="return the same pytree from both: the same keys, in the same places.",
         )
     )

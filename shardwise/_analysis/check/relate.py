@@ -35,8 +35,8 @@ class Held:
     @property
     def rows(self) -> np.ndarray:
         """The value of each device, one row per device."""
-        lead, own = self.array.shape[: len(self.axes)], self.array.shape[len(self.axes) :]
-        return self.array.reshape((math.prod(lead), *own))
+        lead, local = self.array.shape[: len(self.axes)], self.array.shape[len(self.axes) :]
+        return self.array.reshape((math.prod(lead), *local))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -76,7 +76,7 @@ def relate(
         wholes = _wholes(held, want.shape)
         if not wholes:
             return UNLIKE
-        return RIGHT if any(agree(whole, want) for whole in wholes) else OFF
+        return RIGHT if any(agree(joined, want) for joined in wholes) else OFF
     if all(agree(row, want) for row in held.rows):
         return RIGHT
     return share_of(held, want, agree, reductions) or OFF
@@ -88,20 +88,20 @@ def share_of(
     """Return the missing reduction, if one makes the value right on all devices."""
     if held.array.dtype == bool:
         return None
-    wide = held.array
-    if jnp.issubdtype(wide.dtype, jnp.floating):
-        wide = wide.astype(np.float64)
+    array = held.array
+    if jnp.issubdtype(array.dtype, jnp.floating):
+        array = array.astype(np.float64)
     else:
         reductions = [name for name in reductions if name in {"psum", "pmean"}]
     for count in range(1, len(held.axes) + 1):
         for dims in itertools.combinations(range(len(held.axes)), count):
-            rest = len(held.axes) - count
+            lead_count = len(held.axes) - count
             for name in reductions:
                 with np.errstate(all="ignore"):
-                    reduced = REDUCE[name](wide, axis=dims)
-                rows = reduced.reshape((-1, *reduced.shape[rest:]))
+                    reduced = REDUCE[name](array, axis=dims)
+                rows = reduced.reshape((-1, *reduced.shape[lead_count:]))
                 if all(agree(row, want) for row in rows):
-                    return Relation(name, tuple(held.axes[d] for d in dims))
+                    return Relation(name, tuple(held.axes[dim] for dim in dims))
     return None
 
 
@@ -110,13 +110,13 @@ def _wholes(held: Held, shape: Sequence[int]) -> list[np.ndarray]:
     local = held.array.shape[len(held.axes) :]
     if len(local) != len(shape) or held.array.size != np.prod(shape, dtype=int):
         return []
-    found = []
+    wholes = []
     for order in itertools.permutations(range(len(held.axes))):
         array, dims = held.array.transpose(*order, *_rest(held)), list(shape)
-        taken = _deal([held.axes[d].size for d in order], local, dims)
-        if taken is not None:
-            found.append(_merge(array, taken, shape))
-    return found
+        dims_by_axis = _deal([held.axes[dim].size for dim in order], local, dims)
+        if dims_by_axis is not None:
+            wholes.append(_merge(array, dims_by_axis, shape))
+    return wholes
 
 
 def _rest(held: Held) -> range:
@@ -125,17 +125,20 @@ def _rest(held: Held) -> range:
 
 def _deal(sizes: Sequence[int], local: Sequence[int], whole: Sequence[int]) -> list[int] | None:
     """Assign each axis the dimension that it splits: greedily, in order."""
-    left = [w // n if n and w % n == 0 else 0 for n, w in zip(local, whole, strict=True)]
-    taken = []
+    ratios = [
+        full // part if part and full % part == 0 else 0
+        for part, full in zip(local, whole, strict=True)
+    ]
+    split_dims = []
     for size in sizes:
-        dim = next((d for d, ratio in enumerate(left) if ratio > 1 and ratio % size == 0), None)
+        dim = next((i for i, ratio in enumerate(ratios) if ratio > 1 and ratio % size == 0), None)
         if size == 1:
             dim = 0
         if dim is None:
             return None
-        left[dim] //= size
-        taken.append(dim)
-    return taken if all(ratio == 1 for ratio in left) else None
+        ratios[dim] //= size
+        split_dims.append(dim)
+    return split_dims if all(ratio == 1 for ratio in ratios) else None
 
 
 def _merge(array: np.ndarray, taken: Sequence[int], shape: Sequence[int]) -> np.ndarray:
@@ -143,6 +146,6 @@ def _merge(array: np.ndarray, taken: Sequence[int], shape: Sequence[int]) -> np.
     count = len(taken)
     order: list[int] = []
     for dim in range(len(shape)):
-        order += [axis for axis, own in enumerate(taken) if own == dim]
+        order += [axis for axis, split_dim in enumerate(taken) if split_dim == dim]
         order.append(count + dim)
     return array.transpose(order).reshape(shape)

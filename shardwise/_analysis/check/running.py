@@ -68,8 +68,8 @@ class Run:
         """The operation at which devices wait forever, once a run showed that."""
         self._beside: dict[Var, tuple[Held, np.ndarray]] | None = None
         self._changes: dict[float, list[list[Change]]] = {}
-        known = like._executables if like is not None and like.program is self.program else {}
-        self._executables: dict[Any, Callable[..., Any]] = known
+        executables = like._executables if like is not None and like.program is self.program else {}
+        self._executables: dict[Any, Callable[..., Any]] = executables
         self._unrounded = False
 
     def again(self, args: tuple[Any, ...]) -> Run:
@@ -128,11 +128,11 @@ class Run:
 
     def _run(self, atoms: Sequence[Atom], values: Sequence[Any], lifted_ones: bool = False) -> Any:
         lifted, watch = self.lifted, self._watch
-        wanted = atoms if lifted_ones else [lifted.of(atom) for atom in atoms]
+        targets = atoms if lifted_ones else [lifted.of(atom) for atom in atoms]
 
         def run(*values: Any) -> Any:
-            outs, trouble = observe(lifted.body, values, watch, ALL, wanted)
-            return [Value(plain(out.array), out.dims) for out in outs], trouble
+            outs, trouble = observe(lifted.body, values, watch, ALL, targets)
+            return [Value(plain(value.array), value.dims) for value in outs], trouble
 
         with jax.enable_x64(True):
             executable = self._compiled(tuple(map(id, atoms)), run)
@@ -187,13 +187,13 @@ class Run:
 
     def changes(self, count: int, by: float) -> list[Change]:
         """Return how each result changes when the arguments are perturbed, `count` times."""
-        drawn = self._changes.setdefault(by, [])
-        for seed in range(len(drawn), count):
+        changes = self._changes.setdefault(by, [])
+        for seed in range(len(changes), count):
             doing(f"changing the arguments {self.on}")
             outs, _ = self._run(self.body.outs, _changed(self._wide, by, seed))
             rows = zip(outs, self.results(), strict=True)
-            drawn.append([change_of(_held(out).first, own) for out, own in rows])
-        return [functools.reduce(operator.or_, own) for own in zip(*drawn[:count], strict=True)]
+            changes.append([change_of(_held(value).first, result) for value, result in rows])
+        return [functools.reduce(operator.or_, row) for row in zip(*changes[:count], strict=True)]
 
     @functools.cached_property
     def rounds(self) -> bool:
@@ -237,10 +237,10 @@ class Run:
         if self._beside is None:
             pairs = comparable(self.body, base.body)
             self.twins = dict(pairs)
-            got = self.observe([var for var, _ in pairs])
-            want = base.observe([twin for _, twin in pairs])
-            rows = zip(pairs, got, want, strict=True)
-            self._beside = {var: (held, twin.first) for (var, _), held, twin in rows}
+            values = self.observe([var for var, _ in pairs])
+            twin_values = base.observe([twin for _, twin in pairs])
+            rows = zip(pairs, values, twin_values, strict=True)
+            self._beside = {var: (value, twin.first) for (var, _), value, twin in rows}
         return self._beside
 
     def limits(
@@ -250,11 +250,11 @@ class Run:
 
         `eps` are the spacings of the dtypes in which the expected values were computed.
         """
-        alike = [one for one in [self, *runs] if one.traced.tree == self.traced.tree]
-        own = [[one.lifted.eps(atom) for atom in one.body.outs] for one in alike]
+        comparable_runs = [run for run in [self, *runs] if run.traced.tree == self.traced.tree]
+        eps_by_run = [[run.lifted.eps(atom) for atom in run.body.outs] for run in comparable_runs]
         wide = [dtype in (np.float64, np.complex128) for dtype in self.dtypes]
-        rows = zip(zip(*own, eps, strict=True), wide, strict=True)
-        return [Tolerance(rtol, atol, max(each), is_wide) for each, is_wide in rows]
+        rows = zip(zip(*eps_by_run, eps, strict=True), wide, strict=True)
+        return [Tolerance(rtol, atol, max(row_eps), is_wide) for row_eps, is_wide in rows]
 
     @property
     def dtypes(self) -> list[Any]:

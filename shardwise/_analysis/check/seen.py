@@ -39,12 +39,12 @@ def unseen(
         return [NothingCompared.no_results("nothing was compared")]
     if not any(value.size for value in base.results()):
         return [NothingCompared.so("every result is empty: nothing was compared")]
-    found = list(_single(meshes, given, {axis.name for axis in axes_used(base.body)}))
-    found += _empty(base, "is zero everywhere", _is_zero, all_of_them=True)
-    found += _empty(base, "is NaN everywhere", _is_nan)
-    found += _empty(base, "is infinite or NaN everywhere", _is_infinite)
-    found += _empty(base, "is NaN in some of its elements", _is_partly_nan)
-    return found + list(_alike(runs[-1] if runs else base, proved))
+    findings = list(_single(meshes, given, {axis.name for axis in axes_used(base.body)}))
+    findings += _empty(base, "is zero everywhere", _is_zero, all_of_them=True)
+    findings += _empty(base, "is NaN everywhere", _is_nan)
+    findings += _empty(base, "is infinite or NaN everywhere", _is_infinite)
+    findings += _empty(base, "is NaN in some of its elements", _is_partly_nan)
+    return findings + list(_alike(runs[-1] if runs else base, proved))
 
 
 def with_values(finding: Finding) -> Finding:
@@ -61,9 +61,9 @@ def _single(
     ones = [name for name in names if all(mesh.shape[name] == 1 for mesh in meshes)]
     if given or not ones:
         return
-    alone = len(ones) == len(names)
-    for axis in names[:1] if alone else (name for name in ones if name in used):
-        yield OneDevice.along(axis, alone)
+    all_axes = len(ones) == len(names)
+    for axis in names[:1] if all_axes else (name for name in ones if name in used):
+        yield OneDevice.along(axis, all_axes)
 
 
 def _empty(base: Run, what: str, test: Any, all_of_them: bool = False) -> Iterator[Finding]:
@@ -98,21 +98,21 @@ def _is_infinite(value: np.ndarray) -> bool:
 
 def _alike(run: Run, proved: bool) -> Iterator[Finding]:
     """Report that all split inputs, or some of them, are the same on every device."""
-    given = dict(zip(run.body.ins, run.traced.plain, strict=True))
+    values = dict(zip(run.body.ins, run.traced.plain, strict=True))
     splits = [op for op in run.body.ops if isinstance(op, Split) and _divides(op)]
-    direct = [(op, given[a]) for op in splits if isinstance(a := op.ins[0], Var) and a in given]
-    alike = [op for op, value in direct if not _differs(op, value)]
-    if len(alike) < len(direct):
-        yield from () if proved else _partly_alike(run, alike)
+    direct = [(op, values[a]) for op in splits if isinstance(a := op.ins[0], Var) and a in values]
+    equal = [op for op, value in direct if not _differs(op, value)]
+    if len(equal) < len(direct):
+        yield from () if proved else _partly_alike(run, equal)
         return
     # Look at computed values too, if the rows of the arguments they depend on are all equal.
-    known = [op for op, _ in direct]
-    made = [op for op in splits if op not in known and isinstance(op.ins[0], Var)]
-    used = [a for op in made for one in ancestors(run.body, op.ins[0]) for a in one.ins]
-    if not splits or any(_has_rows(given[atom]) for atom in used if atom in given):
+    direct_splits = [op for op, _ in direct]
+    computed = [op for op in splits if op not in direct_splits and isinstance(op.ins[0], Var)]
+    operands = [a for op in computed for maker in ancestors(run.body, op.ins[0]) for a in maker.ins]
+    if not splits or any(_has_rows(values[atom]) for atom in operands if atom in values):
         return
-    held = run.observe([op.ins[0] for op in made])
-    if not any(_differs(op, one.first) for op, one in zip(made, held, strict=True)):
+    observed = run.observe([op.ins[0] for op in computed])
+    if not any(_differs(op, value.first) for op, value in zip(computed, observed, strict=True)):
         yield SameData.at(splits[0].where, [])
 
 
@@ -124,13 +124,13 @@ def _partly_alike(run: Run, alike: Sequence[Split]) -> Iterator[Finding]:
     """
     names = dict(zip(run.arguments, run.traced.argument_paths, strict=True))
     states = {(atom.shape, atom.dtype) for atom in run.body.outs if isinstance(atom, Var)}
-    told = {
+    equal = {
         names[op.ins[0]]: op
         for op in alike
         if op.ins[0] in names and (op.ins[0].shape, op.ins[0].dtype) not in states
     }
-    if told:
-        yield SameData.at(next(iter(told.values())).where, [*told])
+    if equal:
+        yield SameData.at(next(iter(equal.values())).where, [*equal])
 
 
 def _divides(op: Split) -> bool:

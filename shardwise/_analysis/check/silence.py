@@ -63,16 +63,16 @@ def _ignores(file: str, lines: tuple[str, ...]) -> tuple[Ignore, ...]:
         statements = _statements(ast.parse(source))
     except (SyntaxError, ValueError, tokenize.TokenError):
         return ()
-    found = []
+    ignores = []
     for token in tokens:
         # One line may hold comments for several tools.
         for match in COMMENT.finditer(token.string) if token.type == tokenize.COMMENT else ():
             line = token.start[0]
             about = _next_line(lines, line) if token.line.strip() == token.string else line
-            covers = next((one for one in statements if about in one), range(about, about + 1))
+            covers = next((span for span in statements if about in span), range(about, about + 1))
             codes = tuple(code.strip() for code in (match[1] or "").split(",") if code.strip())
-            found.append(Ignore(file, line, codes, covers))
-    return tuple(found)
+            ignores.append(Ignore(file, line, codes, covers))
+    return tuple(ignores)
 
 
 def _next_line(lines: Sequence[str], line: int) -> int:
@@ -89,18 +89,18 @@ def _statements(tree: ast.AST) -> list[range]:
 
     The shortest come first, so that a line is assigned to the innermost statement.
     """
-    found = []
+    ranges = []
     for node in ast.walk(tree):
         if not isinstance(node, ast.stmt):
             continue
         start, inner = _first_line(node), _held(node)
-        last = _first_line(inner) - 1 if inner is not None else node.end_lineno or node.lineno
-        found.append(range(start, max(start, last) + 1))
-    return sorted(found, key=len)
+        end = _first_line(inner) - 1 if inner is not None else node.end_lineno or node.lineno
+        ranges.append(range(start, max(start, end) + 1))
+    return sorted(ranges, key=len)
 
 
 def _first_line(node: Any) -> int:
-    return min([node.lineno, *(one.lineno for one in getattr(node, "decorator_list", []))])
+    return min([node.lineno, *(item.lineno for item in getattr(node, "decorator_list", []))])
 
 
 def _held(node: ast.stmt) -> ast.AST | None:
@@ -142,15 +142,15 @@ def split_silenced(
     findings: Iterable[Finding], places: Sequence[Place]
 ) -> tuple[tuple[Finding, ...], tuple[Finding, ...]]:
     """Split findings into those that remain and those silenced by a comment or a setting."""
-    codes, around = _AROUND.get()
-    kept, silenced = [], []
+    codes, outer_places = _AROUND.get()
+    remaining, silenced = [], []
     for finding in findings:
         quiet = (
             any(names(code, finding) for code in codes)
-            or ignore_of(finding, (*places, *around)) is not None
+            or ignore_of(finding, (*places, *outer_places)) is not None
         )
-        (silenced if quiet else kept).append(finding)
-    return tuple(kept), tuple(silenced)
+        (silenced if quiet else remaining).append(finding)
+    return tuple(remaining), tuple(silenced)
 
 
 def place_of(f: Callable[..., Any]) -> list[Place]:

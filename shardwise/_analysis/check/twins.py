@@ -24,18 +24,18 @@ def comparable(body: Body, ones: Body) -> list[tuple[Var, Var]]:
     twins = twins_of(body, ones)
     needed = {out for atom in body.outs for op in ancestors(body, atom) for out in op.outs}
     needed -= _passed_on(body, twins)
-    found: dict[Var, Var] = {}
+    pairs: dict[Var, Var] = {}
     size = 0
     for op in body.ops:
         twin = twins.get(id(op))
-        for var, other in _pairs(op, twin) if twin else ():
-            if not isinstance(var, Var) or not isinstance(other, Var) or var.dtype != other.dtype:
+        for var, mate in _pairs(op, twin) if twin else ():
+            if not isinstance(var, Var) or not isinstance(mate, Var) or var.dtype != mate.dtype:
                 continue
-            if var in needed and var not in found and not _is_random(var.dtype):
+            if var in needed and var not in pairs and not _is_random(var.dtype):
                 size += var.bytes * math.prod(axis.size for axis in var.axes)
                 if size <= LIMIT:
-                    found[var] = other
-    return [*found.items()]
+                    pairs[var] = mate
+    return [*pairs.items()]
 
 
 def _passed_on(body: Body, twins: Mapping[int, Op | None]) -> set[Var]:
@@ -43,13 +43,13 @@ def _passed_on(body: Body, twins: Mapping[int, Op | None]) -> set[Var]:
 
     Such a part is not what one device holds at that place, and need not be.
     """
-    found: set[Var] = set()
+    passed: set[Var] = set()
     for op in body.ops:
         away = isinstance(op, Collective) and op.name == "ppermute" and not twins.get(id(op))
-        own = {atom for atom in op.ins if isinstance(atom, Var)}
-        if away or (isinstance(op, Leaf | Collective) and own and own <= found):
-            found |= {*op.outs}
-    return found
+        inputs = {atom for atom in op.ins if isinstance(atom, Var)}
+        if away or (isinstance(op, Leaf | Collective) and inputs and inputs <= passed):
+            passed |= {*op.outs}
+    return passed
 
 
 def _pairs(op: Op, twin: Op) -> list[tuple[Atom, Atom]]:
@@ -63,12 +63,12 @@ def twins_of(body: Body, ones: Body) -> dict[int, Op | None]:
     matcher = difflib.SequenceMatcher(
         None, [_key(op) for op in body.ops], [_key(op) for op in ones.ops], autojunk=False
     )
-    found = {
+    twins = {
         id(body.ops[block.a + offset]): ones.ops[block.b + offset]
         for block in matcher.get_matching_blocks()
         for offset in range(block.size)
     }
-    return found | _last_turns(body, ones)
+    return twins | _last_turns(body, ones)
 
 
 def _last_turns(body: Body, ones: Body) -> dict[int, Op | None]:
@@ -78,20 +78,20 @@ def _last_turns(body: Body, ones: Body) -> dict[int, Op | None]:
     has a complete value: by then, what is passed around has visited every device.
     """
     rows, few = _by_key(body.ops), _by_key(ones.ops)
-    found: dict[int, Op | None] = {}
-    for key, own in few.items():
-        turns = rows.get(key, [])
-        if len(turns) > len(own) and len(turns) % len(own) == 0 and own[0].where.file:
-            found |= dict.fromkeys(map(id, turns))
-            found |= zip(map(id, turns[-len(own) :]), own, strict=True)
-    return found
+    twins: dict[int, Op | None] = {}
+    for key, group in few.items():
+        reps = rows.get(key, [])
+        if len(reps) > len(group) and len(reps) % len(group) == 0 and group[0].where.file:
+            twins |= dict.fromkeys(map(id, reps))
+            twins |= zip(map(id, reps[-len(group) :]), group, strict=True)
+    return twins
 
 
 def _by_key(ops: Iterable[Op]) -> dict[Any, list[Op]]:
-    found: dict[Any, list[Op]] = collections.defaultdict(list)
+    by_key: dict[Any, list[Op]] = collections.defaultdict(list)
     for op in ops:
-        found[_key(op)].append(op)
-    return found
+        by_key[_key(op)].append(op)
+    return by_key
 
 
 def _is_random(dtype: Any) -> bool:

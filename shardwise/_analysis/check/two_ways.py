@@ -53,26 +53,26 @@ def two_ways(of: Op | None = None, over: str = "'data'") -> str:
 
 def rewritten(where: Where | None = None, over: str = "'data'", split: bool = False) -> str:
     """Return the remedy for the gradient at a place, whose parameters may be `split`."""
-    found = (_read(where) if where else None) or _Gradient()
-    if found.over is not None:
+    grad = (_read(where) if where else None) or _Gradient()
+    if grad.over is not None:
         return (
-            f"what is differentiated is already reduced over {found.over}. Look inside it for what "
+            f"what is differentiated is already reduced over {grad.over}. Look inside it for what "
             f"every device adds whole before a sum over {over}, and for what is summed over {over} "
             "more than once, or summed where it should be averaged."
         )
-    name = found.variable
-    reduced = f"{found.grad}(lambda {name}: jax.lax.pmean({found.lost}, {over}))({found.params})"
-    own = f"{found.grad}(lambda {name}: {found.value})({name})"
-    if not found.value:
-        own = found.call(f"{found.grad}({found.loss})", name)
-    other = (
+    name = grad.variable
+    reduced = f"{grad.grad}(lambda {name}: jax.lax.pmean({grad.lost}, {over}))({grad.params})"
+    local_gradient = f"{grad.grad}(lambda {name}: {grad.value})({name})"
+    if not grad.value:
+        local_gradient = grad.call(f"{grad.grad}({grad.loss})", name)
+    alternative = (
         "\nor make the parameters differ first, and reduce the gradients yourself:\n"
-        f"    {name} = jax.lax.pcast({found.params}, {over}, to='varying')\n"
-        f"    jax.lax.pmean({own}, {over})"
+        f"    {name} = jax.lax.pcast({grad.params}, {over}, to='varying')\n"
+        f"    jax.lax.pmean({local_gradient}, {over})"
     )
     return (
         f"{'' if split else 'either '}differentiate the reduced loss, which autodiff handles:\n"
-        f"    {reduced}{'' if split else other}\n"
+        f"    {reduced}{'' if split else alternative}\n"
         f"Where the loss is summed over {over} inside already, average it there instead."
     )
 
@@ -86,16 +86,16 @@ def _read(where: Where) -> _Gradient | None:
         return None
     if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Call)):
         return None
-    taken = call.func
-    grad = ast.unparse(taken.func)
-    plain = not (call.keywords or taken.keywords) and len(taken.args) == 1 and call.args
-    if not plain or grad.split(".")[-1] not in ("grad", "value_and_grad"):
+    transform = call.func
+    grad = ast.unparse(transform.func)
+    is_plain = not (call.keywords or transform.keywords) and len(transform.args) == 1 and call.args
+    if not is_plain or grad.split(".")[-1] not in ("grad", "value_and_grad"):
         return None
-    params, *rest = (ast.unparse(argument) for argument in call.args)
-    loss = taken.args[0]
+    params, *other_args = (ast.unparse(argument) for argument in call.args)
+    loss = transform.args[0]
     if isinstance(loss, ast.Name | ast.Attribute):
-        return _Gradient(grad, ast.unparse(loss), params, tuple(rest))
-    if not isinstance(loss, ast.Lambda) or rest or len(loss.args.args) != 1:
+        return _Gradient(grad, ast.unparse(loss), params, tuple(other_args))
+    if not isinstance(loss, ast.Lambda) or other_args or len(loss.args.args) != 1:
         return None
     value = ast.unparse(loss.body)
     return _Gradient(grad, "", params, (), loss.args.args[0].arg, value, _reduced_over(loss.body))
@@ -107,6 +107,6 @@ def _reduced_over(value: ast.expr) -> str | None:
         return None
     if ast.unparse(value.func).split(".")[-1] not in ("psum", "pmean"):
         return None
-    named = [one.value for one in value.keywords if one.arg == "axis_name"]
-    axes = [*value.args[1:2], *named]
+    keywords = [keyword.value for keyword in value.keywords if keyword.arg == "axis_name"]
+    axes = [*value.args[1:2], *keywords]
     return ast.unparse(axes[0]) if axes else None

@@ -39,8 +39,8 @@ class Verdict:
 
     def __post_init__(self) -> None:
         if not self.wrong_on and not self.ok:
-            known = tuple(mesh for mesh in self.meshes if mesh not in self.not_run)
-            object.__setattr__(self, "wrong_on", known)
+            run_on = tuple(mesh for mesh in self.meshes if mesh not in self.not_run)
+            object.__setattr__(self, "wrong_on", run_on)
 
     @property
     def ok(self) -> bool:
@@ -53,8 +53,8 @@ class Verdict:
     @property
     def right_on(self) -> tuple[str, ...]:
         """The meshes on which nothing wrong was found."""
-        known = {*self.wrong_on, *self.not_run}
-        return tuple(mesh for mesh in self.meshes if mesh not in known)
+        excluded = {*self.wrong_on, *self.not_run}
+        return tuple(mesh for mesh in self.meshes if mesh not in excluded)
 
     @property
     def limited(self) -> bool:
@@ -66,15 +66,17 @@ class Verdict:
 
     def head(self, brief: bool = False) -> list[tuple[str, str]]:
         """Return the headline: pairs of a word ("right", "WRONG") and the meshes it applies to."""
-        said = "right as far as this could show" if self.limited else "right"
-        said = NOTHING if is_not_sharded(self.findings) else said
+        label = "right as far as this could show" if self.limited else "right"
+        label = NOTHING if is_not_sharded(self.findings) else label
         if any(finding.certain for finding in self.silenced):
-            said = "right but for what is silenced"
-        rows = [("WRONG", self.wrong_on), (said, self.right_on), ("not run", self.not_run)]
+            label = "right but for what is silenced"
+        rows = [("WRONG", self.wrong_on), (label, self.right_on), ("not run", self.not_run)]
         if brief and len(self.meshes) > 1:
-            of = f" of {len(self.meshes)}" if self.wrong_on != self.meshes and self.wrong_on else ""
-            return [(word, f"{len(on)}{of} meshes") for word, on in rows if on][:1]
-        return [(word, ", ".join(on)) for word, on in rows if on]
+            total = (
+                f" of {len(self.meshes)}" if self.wrong_on != self.meshes and self.wrong_on else ""
+            )
+            return [(word, f"{len(meshes)}{total} meshes") for word, meshes in rows if meshes][:1]
+        return [(word, ", ".join(meshes)) for word, meshes in rows if meshes]
 
     def __str__(self) -> str:
         parts = "; ".join(f"{word} on {meshes}" for word, meshes in self.head())
@@ -125,7 +127,7 @@ NOTHING = "nothing to check: no shard_map, the compiler partitions the program; 
 
 def is_not_sharded(findings: Sequence[Finding]) -> bool:
     """Return whether the findings say that a program has no `shard_map`."""
-    return any(one.message == NOT_SHARDED for one in findings)
+    return any(finding.message == NOT_SHARDED for finding in findings)
 
 
 DRAWN = " (values drawn)"
@@ -136,9 +138,9 @@ COLORS = {"WRONG": RED, "not run": AMBER}
 
 def _html(finding: Finding) -> str:
     """Render a finding for notebooks: a coloured head, the source line and the remedy."""
-    head, *rest = (html.escape(line) for line in text_lines(finding))
+    head, *lines = (html.escape(line) for line in text_lines(finding))
     color = RED if finding.certain else AMBER
-    text = "\n".join(rest)
+    text = "\n".join(lines)
     return (
         f'<div style="border-left:3px solid {color};padding-left:.8em;margin:.8em 0">'
         f'<span style="color:{color};white-space:pre-wrap">{head}</span>'

@@ -75,7 +75,7 @@ class Wrong:
         """Whether it agrees with what it should be on every device."""
         if self.structure or not self.same_type:
             return False
-        return not any(one.any() for one in self.off_by_device)
+        return not any(mask.any() for mask in self.off_by_device)
 
     @functools.cached_property
     def off_by_device(self) -> list[np.ndarray]:
@@ -86,19 +86,21 @@ class Wrong:
         assert self.value is not None
         first, *others = self.value.rows
         if first.shape != self.want.value.shape:  # all of it is wrong
-            found = [np.ones(first.shape, bool)]
+            masks = [np.ones(first.shape, bool)]
         else:
-            found = [off(first, self.want.value, self.limit, self.change)]
-        apart = [row for row in others if not np.array_equal(row, first, equal_nan=_has_nan(row))]
-        return found + [off(row, first, self.limit, self.change) for row in apart]
+            masks = [off(first, self.want.value, self.limit, self.change)]
+        distinct = [
+            row for row in others if not np.array_equal(row, first, equal_nan=_has_nan(row))
+        ]
+        return masks + [off(row, first, self.limit, self.change) for row in distinct]
 
     @property
     def tie(self) -> bool:
         """Whether it is right only because an element that differs is decided by a tie."""
         assert self.value is not None
-        plain = Tolerance(eps=self.limit.eps, wide=self.limit.wide)
-        found = [off(row, self.want.value, plain) for row in self.value.rows]
-        if not any(one.any() for one in found):
+        exact = Tolerance(eps=self.limit.eps, wide=self.limit.wide)
+        masks = [off(row, self.want.value, exact) for row in self.value.rows]
+        if not any(mask.any() for mask in masks):
             return False
         gap = max(gaps(row, self.want.value).max(initial=0.0) for row in self.value.rows)
         return not is_inexact(self.want.value) or gap > NOTHING * self.base.scale
@@ -106,17 +108,17 @@ class Wrong:
     @functools.cached_property
     def on_one_device(self) -> Wrong | None:
         """The same result on one device, if it is wrong there; only a reference can show that."""
-        alone = self.base.mesh is None or self.base.mesh.size == 1
-        if self.structure or not alone:
+        is_single = self.base.mesh is None or self.base.mesh.size == 1
+        if self.structure or not is_single:
             return None
-        own = dataclasses.replace(self, run=self.base, value=self.base.values[self.index])
-        return None if own.right else own
+        on_one = dataclasses.replace(self, run=self.base, value=self.base.values[self.index])
+        return None if on_one.right else on_one
 
     @property
     def same_type(self) -> bool:
         """Whether shape and dtype are as expected."""
-        same = self.run.dtypes[self.index] == self.want.dtype
-        return self.got.shape == self.want.value.shape and same
+        same_dtype = self.run.dtypes[self.index] == self.want.dtype
+        return self.got.shape == self.want.value.shape and same_dtype
 
     @property
     def kind(self) -> str:
@@ -126,14 +128,14 @@ class Wrong:
     @property
     def not_finite(self) -> bool:
         """Whether it is NaN or infinite where it should be finite."""
-        want, got = self._finite
-        return bool((want & ~got).any())
+        expected, actual = self._finite
+        return bool((expected & ~actual).any())
 
     @property
     def finite_alone(self) -> bool:
         """Whether it is finite where it should be NaN or infinite."""
-        want, got = self._finite
-        return bool((~want & got).any())
+        expected, actual = self._finite
+        return bool((~expected & actual).any())
 
     @functools.cached_property
     def _finite(self) -> tuple[Any, Any]:
@@ -162,7 +164,7 @@ class Wrong:
     @functools.cached_property
     def apart(self) -> bool:
         """Whether devices that should hold equal values differ."""
-        return any(one.any() for one in self.off_by_device[1:])
+        return any(mask.any() for mask in self.off_by_device[1:])
 
     @functools.cached_property
     def origin(self) -> Origin | None:
@@ -213,8 +215,8 @@ class Wrong:
         for op in ancestors(self.run.body, self.run.body.outs[self.index]):
             if isinstance(op, Collective) and op.name == "psum" and not op.backward:
                 atom = op.ins[0]
-                again = [axis for axis in op.axes if axis.size > 1 and axis not in atom.axes]
-                if again and isinstance(atom, Var):
+                repeated = [axis for axis in op.axes if axis.size > 1 and axis not in atom.axes]
+                if repeated and isinstance(atom, Var):
                     return op
         return None
 
@@ -226,11 +228,11 @@ class Wrong:
     @property
     def gradient(self) -> Op | None:
         """The last operation of the backward pass that it depends on, if there is one."""
-        made = self.origin.op if self.origin else None
-        if made is not None and made.backward:
-            return made
-        again = self.reduced_again
-        return gradient_before(self.run.body, again.ins[0]) if again else None
+        op = self.origin.op if self.origin else None
+        if op is not None and op.backward:
+            return op
+        reduction = self.reduced_again
+        return gradient_before(self.run.body, reduction.ins[0]) if reduction else None
 
     @property
     def written(self) -> bool:

@@ -53,12 +53,12 @@ def _compile(request: Request) -> str:
 def _logging_to(path: Path) -> Iterator[None]:
     """Redirect the compiler's log, which goes to file descriptor 2, to a file."""
     sys.stderr.flush()
-    kept = os.dup(2)
+    saved = os.dup(2)
     with path.open("wb") as file:
         os.dup2(file.fileno(), 2)
     try:
         yield
     finally:
         sys.stderr.flush()
-        os.dup2(kept, 2)
-        os.close(kept)
+        os.dup2(saved, 2)
+        os.close(saved)

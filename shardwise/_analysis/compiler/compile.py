@@ -86,13 +86,13 @@ def mesh_of(traced: Traced, mesh: Mesh | AbstractMesh | None) -> Mesh | Abstract
 
     Without `mesh`, it is the mesh of the program's own shardings, or of its arguments.
     """
-    own = meshes_in(traced.program.jaxpr)
-    held = [getattr(value, "sharding", None) for value in traced.values]
-    own += [one.mesh for one in held if isinstance(one, NamedSharding) and one.mesh.size > 1]
+    meshes = meshes_in(traced.program.jaxpr)
+    shardings = [getattr(value, "sharding", None) for value in traced.values]
+    meshes += [s.mesh for s in shardings if isinstance(s, NamedSharding) and s.mesh.size > 1]
     if mesh is None:
-        return own[0] if own else None
-    same = (one for one in own if isinstance(one, Mesh) and one.shape == mesh.shape)
-    return next(same, mesh)
+        return meshes[0] if meshes else None
+    matches = (m for m in meshes if isinstance(m, Mesh) and m.shape == mesh.shape)
+    return next(matches, mesh)
 
 
 def inputs_of(traced: Traced, otherwise: Sequence[PartitionSpec] = ()) -> list[Input]:
@@ -106,18 +106,18 @@ def inputs_of(traced: Traced, otherwise: Sequence[PartitionSpec] = ()) -> list[I
     missing = len(traced.values) - len(paths)
     specs = [*[None] * missing, *traced.specs]
     placed = placed_inputs(traced.program.jaxpr)
-    found = []
-    rest = otherwise or [PartitionSpec()] * len(paths)
-    rest = [*[PartitionSpec()] * missing, *rest]
-    rows = zip([""] * missing + list(paths), specs, traced.values, placed, rest, strict=True)
-    for path, spec, value, program, last in rows:
+    inputs = []
+    fallbacks = otherwise or [PartitionSpec()] * len(paths)
+    fallbacks = [*[PartitionSpec()] * missing, *fallbacks]
+    rows = zip([""] * missing + list(paths), specs, traced.values, placed, fallbacks, strict=True)
+    for path, spec, value, program, fallback in rows:
         sharding = getattr(value, "sharding", None)
         if spec is None and isinstance(sharding, NamedSharding) and sharding.mesh.size > 1:
             spec = sharding.spec
-        said = spec is not None
+        is_given = spec is not None
         spec = spec if spec is not None else program.spec
-        found.append(Input(path, last if spec is None else spec, program.donated, said))
-    return found
+        inputs.append(Input(path, fallback if spec is None else spec, program.donated, is_given))
+    return inputs
 
 
 def compiled(
@@ -132,13 +132,13 @@ def compiled(
     """
     worker.start()
     types = traced.program.arguments
-    for one, type_ in zip(inputs, types, strict=True):
-        _refuse_uneven(one, type_.shape, mesh)
+    for item, aval in zip(inputs, types, strict=True):
+        _refuse_uneven(item, aval.shape, mesh)
     shaped = [
-        jax.ShapeDtypeStruct(type_.shape, type_.dtype, sharding=NamedSharding(mesh, one.spec))
-        for one, type_ in zip(inputs, types, strict=True)
+        jax.ShapeDtypeStruct(aval.shape, aval.dtype, sharding=NamedSharding(mesh, item.spec))
+        for item, aval in zip(inputs, types, strict=True)
     ]
-    donated = [place for place, one in enumerate(inputs) if one.donated]
+    donated = [place for place, item in enumerate(inputs) if item.donated]
     lowered = lower(traced.program.jaxpr, shaped, mesh, donated, constrained)
     files = worker.compiled(lowered, narrow=True)
     return Compiled(dict(mesh.shape), lowered.devices, tuple(inputs), files)

@@ -30,8 +30,8 @@ def replica_groups(attributes: str, devices: int) -> Groups:
     if match := re.search(r"replica_groups=(\[[\d,]+\]<=\[[\d,]+\](?:T\([\d,]+\))?)", attributes):
         return iota(match[1]).tolist()
     if match := re.search(r"replica_groups=\{((?:\{[\d,]*\},?)*)\}", attributes):
-        found = [_numbers(group) for group in re.findall(r"\{([\d,]*)\}", match[1])]
-        return found or [list(range(devices))]
+        listed = [_numbers(group) for group in re.findall(r"\{([\d,]*)\}", match[1])]
+        return listed or [list(range(devices))]
     if "replica_groups=" not in attributes:
         return [list(range(devices))]
     raise UnsupportedError(
@@ -78,14 +78,14 @@ def iota(text: str) -> np.ndarray:
 def _along_axes(sizes: str, names: str) -> Groups:
     """Return groups from the notation `mesh['a'=4,'b'=2] {'b'}`, or of a sub-axis: `{'a':(1)2}`."""
     mesh = {name: int(size) for name, size in re.findall(r"'([^']+)'=(\d+)", sizes)}
-    chosen = re.findall(r"'([^']+)'(?::\((\d+)\)(\d+))?", names)
+    named = re.findall(r"'([^']+)'(?::\((\d+)\)(\d+))?", names)
     order: list[tuple[str, int, int]] = []  # every axis, split into the named sub-axes
     for name, size in mesh.items():
-        cuts = [(int(before), int(n)) for axis, before, n in chosen if axis == name and n]
+        cuts = [(int(offset), int(n)) for axis, offset, n in named if axis == name and n]
         order += _parts(name, size, cuts)
     shape = [size for _, _, size in order]
-    wanted = [(name, int(before or 1), int(n or mesh[name])) for name, before, n in chosen]
-    inner = [order.index(one) for one in wanted]
+    parts = [(name, int(offset or 1), int(n or mesh[name])) for name, offset, n in named]
+    inner = [order.index(part) for part in parts]
     outer = [place for place in range(len(order)) if place not in inner]
     counted = np.arange(math.prod(shape)).reshape(shape).transpose(outer + inner)
     return counted.reshape(-1, math.prod(shape[place] for place in inner)).tolist()
@@ -94,8 +94,8 @@ def _along_axes(sizes: str, names: str) -> Groups:
 def _parts(name: str, size: int, cuts: Sequence[tuple[int, int]]) -> list[tuple[str, int, int]]:
     """Split an axis into sub-axes, the slowest first, each with the product of those before it."""
     bounds = {1, size}
-    for before, n in cuts:
-        bounds |= {before, before * n}
+    for offset, count in cuts:
+        bounds |= {offset, offset * count}
     edges = sorted(bounds)
     if len(edges) < 2:
         return [(name, 1, size)]
@@ -111,7 +111,7 @@ def _numbers(text: str) -> list[int]:
 
 def axes_of_groups(groups: Groups, mesh: Mapping[str, int]) -> tuple[str, ...]:
     """Return the mesh axes along which the devices of a group differ."""
-    return _differ([(group[0], other) for group in groups for other in group[1:]], mesh)
+    return _differ([(group[0], device) for group in groups for device in group[1:]], mesh)
 
 
 def axes_of_pairs(pairs: Sequence[tuple[int, int]], mesh: Mapping[str, int]) -> tuple[str, ...]:
@@ -124,7 +124,7 @@ def _differ(pairs: Sequence[tuple[int, int]], mesh: Mapping[str, int]) -> tuple[
         return ()
     shape = tuple(mesh.values())
     a, b = (np.stack(np.unravel_index(np.array(side), shape)) for side in zip(*pairs, strict=True))
-    return tuple(name for name, apart in zip(mesh, (a != b).any(axis=1), strict=True) if apart)
+    return tuple(name for name, varies in zip(mesh, (a != b).any(axis=1), strict=True) if varies)
 
 
 Spec = tuple[tuple[str, ...], ...]
@@ -139,9 +139,9 @@ def spec_of_sharding(text: str, rank: int, mesh: Mapping[str, int]) -> Spec | No
         rank: The rank of the array.
         mesh: The axes and their sizes.
     """
-    whole: Spec = ((),) * rank
+    replicated: Spec = ((),) * rank
     if not text or text in ("{replicated}", "{manual}"):
-        return whole if text != "{manual}" else None
+        return replicated if text != "{manual}" else None
     if text.startswith("{mesh["):
         return _named_spec(text, rank, mesh)
     match = re.match(r"\{devices=(\[[\d,]+\](?:<=\[[\d,]+\](?:T\([\d,]+\))?|[\d,]+))", text)
@@ -150,13 +150,13 @@ def spec_of_sharding(text: str, rank: int, mesh: Mapping[str, int]) -> Spec | No
     tiles = iota(match[1])
     if tiles.size != math.prod(mesh.values()):
         return None
-    found = []
+    spec = []
     for dimension in range(rank):
         axes = _axes_of_dimension(tiles, dimension, mesh)
         if axes is None:
             return None
-        found.append(axes)
-    return tuple(found)
+        spec.append(axes)
+    return tuple(spec)
 
 
 def _named_spec(text: str, rank: int, mesh: Mapping[str, int]) -> Spec | None:
@@ -184,8 +184,8 @@ def _axes_of_dimension(
     parts = tiles.shape[dimension]
     if parts == 1:
         return ()
-    held = np.empty(tiles.size, int)
-    held[tiles.reshape(-1)] = np.indices(tiles.shape)[dimension].reshape(-1)
+    tile_index = np.empty(tiles.size, int)
+    tile_index[tiles.reshape(-1)] = np.indices(tiles.shape)[dimension].reshape(-1)
     coordinates = dict(
         zip(mesh, np.unravel_index(np.arange(tiles.size), tuple(mesh.values())), strict=True)
     )
@@ -193,7 +193,7 @@ def _axes_of_dimension(
         number = np.zeros(tiles.size, int)
         for name in axes:
             number = number * mesh[name] + coordinates[name]
-        if (number == held).all():
+        if (number == tile_index).all():
             return axes
     return None
 

@@ -71,10 +71,10 @@ class Instruction:
         match = re.search(rf"(?:^|[\s,]){name}=", self.attributes)
         if match is None:
             return ""
-        rest = self.attributes[match.end() :]
-        if rest[0] in "{[":
-            return rest[: _balanced(rest)]
-        return re.match(r'"(?:[^"\\]|\\.)*"|[^\s,]+', rest)[0]  # pyright: ignore
+        tail = self.attributes[match.end() :]
+        if tail[0] in "{[":
+            return tail[: _balanced(tail)]
+        return re.match(r'"(?:[^"\\]|\\.)*"|[^\s,]+', tail)[0]  # pyright: ignore
 
     @functools.cached_property
     def op_name(self) -> str:
@@ -93,12 +93,12 @@ class Instruction:
         """The computations that run with it, in order."""
         if self.opcode in ("async-update", "async-done"):  # they name what async-start runs
             return ()
-        found = []
+        called = []
         for name in ("condition", "body", "calls", "to_apply", "called_computations"):
-            found += re.findall(r"%?([\w.\-]+)", self.attribute(name).strip("{}"))
+            called += re.findall(r"%?([\w.\-]+)", self.attribute(name).strip("{}"))
         if self.opcode == "conditional":
-            found += self.branches
-        return tuple(found)
+            called += self.branches
+        return tuple(called)
 
     @property
     def branches(self) -> tuple[str, ...]:
@@ -158,16 +158,16 @@ def instruction_of(line: str) -> Instruction | None:
     match = re.match(r"\s+(ROOT )?%?([\w.\-]+) = ", line)
     if match is None:
         return None
-    rest = line[match.end() :]
-    end = _balanced(rest) if rest[0] == "(" else rest.index(" ")
-    types, rest = rest[:end], rest[end:].lstrip()
-    opcode, _, _ = rest.partition("(")
-    rest = rest[len(opcode) :]
-    end = _balanced(rest)
-    inside = rest[1 : end - 1]
-    names = () if opcode in ("constant", "parameter") else re.findall(r"%([\w.\-#]+)", inside)
+    tail = line[match.end() :]
+    end = _balanced(tail) if tail[0] == "(" else tail.index(" ")
+    types, tail = tail[:end], tail[end:].lstrip()
+    opcode, _, _ = tail.partition("(")
+    tail = tail[len(opcode) :]
+    end = _balanced(tail)
+    arguments = tail[1 : end - 1]
+    names = () if opcode in ("constant", "parameter") else re.findall(r"%([\w.\-#]+)", arguments)
     return Instruction(
-        match[2], _types(types), opcode, tuple(names), rest[end:], bool(match[1]), inside
+        match[2], _types(types), opcode, tuple(names), tail[end:], bool(match[1]), arguments
     )
 
 
@@ -242,11 +242,11 @@ def _frames(tables: dict[str, list[str]]) -> dict[int, tuple[Frame, int]]:
 
 
 def _strings(lines: list[str]) -> dict[int, str]:
-    found = {}
+    strings = {}
     for line in lines:
         number, _, text = line.partition(" ")
-        found[int(number)] = text.strip()[1:-1].replace('\\"', '"').replace("\\\\", "\\")
-    return found
+        strings[int(number)] = text.strip()[1:-1].replace('\\"', '"').replace("\\\\", "\\")
+    return strings
 
 
 def _fields(line: str) -> tuple[int, dict[str, int]]:

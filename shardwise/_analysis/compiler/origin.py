@@ -29,10 +29,10 @@ class Origins:
         seen = set()
         while (computation, instruction.name) not in seen:
             seen.add((computation, instruction.name))
-            found = self._before(instruction, computation)
-            if found is None or isinstance(found, int):
-                return found
-            instruction, computation = found
+            origin = self._before(instruction, computation)
+            if origin is None or isinstance(origin, int):
+                return origin
+            instruction, computation = origin
         return None
 
     def _before(self, instruction: Instruction, name: str) -> tuple[Instruction, str] | int | None:
@@ -77,39 +77,39 @@ class Origins:
 
     def _start(self, loop: Instruction, index: int, name: str) -> tuple[Instruction, str] | None:
         """Return the initial value of an element of a loop's tuple."""
-        before = self.module.computations[name][loop.operands[0]]
-        if before.opcode != "tuple":
+        initial = self.module.computations[name][loop.operands[0]]
+        if initial.opcode != "tuple":
             return None
-        return self.module.computations[name][before.operands[index]], name
+        return self.module.computations[name][initial.operands[index]], name
 
     def _kept(self, loop: Instruction, index: int) -> bool:
         body = self.module.computations[loop.attribute("body").lstrip("%")]
-        root = next(one for one in body.values() if one.root)
+        root = next(instruction for instruction in body.values() if instruction.root)
         if root.opcode != "tuple":
             return False
-        out = body[root.operands[index]]
-        while out.opcode == "copy":
-            out = body[out.operands[0]]
-        if out.opcode != "get-tuple-element" or int(out.attribute("index")) != index:
+        output = body[root.operands[index]]
+        while output.opcode == "copy":
+            output = body[output.operands[0]]
+        if output.opcode != "get-tuple-element" or int(output.attribute("index")) != index:
             return False
-        return body[out.operands[0]].opcode == "parameter"
+        return body[output.operands[0]].opcode == "parameter"
 
     def _only_moves(self, fusion: Instruction) -> bool:
         inner = self.module.computations.get(fusion.attribute("calls").lstrip("%"), {})
-        small = (one for one in inner.values() if any(kind.shape for kind in one.types))
-        return all(one.opcode in MOVES | NOTHING for one in small)
+        nonscalar = (inst for inst in inner.values() if any(kind.shape for kind in inst.types))
+        return all(inst.opcode in MOVES | NOTHING for inst in nonscalar)
 
 
 def _largest(instruction: Instruction, computation: Computation) -> Instruction | None:
     sources = [computation[name] for name in instruction.operands if name in computation]
-    return max(sources, key=lambda one: sum(kind.bytes for kind in one.types), default=None)
+    return max(sources, key=lambda source: sum(kind.bytes for kind in source.types), default=None)
 
 
 def _callers(module: Module) -> Mapping[str, tuple[Instruction, str]]:
-    found = {}
+    callers = {}
     for name, computation in module.computations.items():
         for instruction in computation.values():
             if re.search(r"calls=|body=|to_apply=|computation", instruction.attributes):
                 for called in instruction.called:
-                    found.setdefault(called, (instruction, name))
-    return found
+                    callers.setdefault(called, (instruction, name))
+    return callers

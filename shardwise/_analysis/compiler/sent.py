@@ -123,31 +123,31 @@ class Reader:
 
     def _nodes(self, name: str, around: _Around) -> list[Node]:
         """Return the nodes of a computation; all work between two collectives is one node."""
-        found: list[Node] = []
+        nodes: list[Node] = []
         for node in self._walk(name, around):
-            if isinstance(node, Work) and found and isinstance(found[-1], Work):
-                found[-1].add(node)
-                found[-1].first = found[-1].first or node.first
+            if isinstance(node, Work) and nodes and isinstance(nodes[-1], Work):
+                nodes[-1].add(node)
+                nodes[-1].first = nodes[-1].first or node.first
             elif not isinstance(node, Work) or node.operations:
-                found.append(node)
-        return found
+                nodes.append(node)
+        return nodes
 
     def _walk(self, name: str, around: _Around) -> Iterator[Node]:
         computation = self.module.computations.get(name, {})
         later = _after_backward(computation)
         for instruction in computation.values():
             update = around.update or instruction.name in later
-            inside = dataclasses.replace(around, update=update)
+            context = dataclasses.replace(around, update=update)
             opcode = instruction.opcode.removesuffix("-start")
             if opcode == "all-reduce" or opcode in NAMES:
-                yield from self._collective(instruction, opcode, computation, name, inside)
+                yield from self._collective(instruction, opcode, computation, name, context)
             elif instruction.opcode == "while":
-                yield self._loop(instruction, inside)
+                yield self._loop(instruction, context)
             elif instruction.opcode == "conditional":
-                yield self._branches(instruction, inside)
+                yield self._branches(instruction, context)
             elif instruction.opcode in ("call", "async-start"):
                 for called in instruction.called:
-                    yield from self._nodes(called, inside)
+                    yield from self._nodes(called, context)
             else:
                 work = Work()
                 add_instruction(work, instruction, computation, self.module)
@@ -156,23 +156,23 @@ class Reader:
     def _loop(self, instruction: Instruction, around: _Around) -> Node:
         trips = instruction.trips
         times = 1 if trips is None else trips
-        known = around.known and trips is not None
-        inside = dataclasses.replace(around, times=around.times * times, known=known)
-        body = [node for name in instruction.called for node in self._nodes(name, inside)]
+        is_known = around.known and trips is not None
+        context = dataclasses.replace(around, times=around.times * times, known=is_known)
+        body = [node for name in instruction.called for node in self._nodes(name, context)]
         if any(True for _ in sent_in(body)):
             return Loop(instruction, trips, body)
         return _all_work([body], times, instruction)
 
     def _branches(self, instruction: Instruction, around: _Around) -> Node:
         bodies = [self._nodes(name, around) for name in instruction.branches]
-        costs = [sum(one.bytes_sent * one.times for one in sent_in(body)) for body in bodies]
-        chosen = costs.index(max(costs))
+        costs = [sum(sent.bytes_sent * sent.times for sent in sent_in(body)) for body in bodies]
+        costliest = costs.index(max(costs))
         if not max(costs):
             return _all_work(bodies[:1], 1, instruction)
         for number, body in enumerate(bodies):
-            if number != chosen:
+            if number != costliest:
                 bodies[number] = _uncounted(body)
-        return Branches(instruction, bodies, chosen)
+        return Branches(instruction, bodies, costliest)
 
     def _collective(
         self,
@@ -188,10 +188,10 @@ class Reader:
             return
         self.messages += 1
         sliced = _is_sliced(instruction, computation, self.module)
-        named = instruction
+        with_name = instruction
         if not instruction.frame:
             instruction = _with_line(instruction, computation)
-        named = named if named.op_name else instruction
+        with_name = with_name if with_name.op_name else instruction
         for source, operand, result, origin in _arrays(instruction, opcode, computation):
             yield Sent(
                 name=called,
@@ -204,7 +204,7 @@ class Reader:
                 known=around.known,
                 counted=around.counted,
                 message=self.messages,
-                direction=_direction(named if origin is instruction else origin, around.update),
+                direction=_direction(with_name if origin is instruction else origin, around.update),
                 instruction=origin,
                 computation=name,
                 operand=source,
@@ -215,7 +215,7 @@ class Reader:
         if opcode != "all-reduce":
             return NAMES[opcode]
         body = self.module.computations.get(instruction.attribute("to_apply").lstrip("%"), {})
-        kinds = {one.opcode for one in body.values()} & (REDUCTIONS.keys() | {"multiply", "xor"})
+        kinds = {op.opcode for op in body.values()} & (REDUCTIONS.keys() | {"multiply", "xor"})
         return REDUCTIONS.get(kinds.pop(), "all_reduce") if len(kinds) == 1 else "all_reduce"
 
     def _group(self, instruction: Instruction, opcode: str) -> tuple[tuple[str, ...], int]:
@@ -261,19 +261,19 @@ def _all_work(bodies: Sequence[Sequence[Node]], times: int, origin: Instruction)
 
 
 def _uncounted(body: Sequence[Node]) -> list[Node]:
-    found: list[Node] = []
+    nodes: list[Node] = []
     for node in body:
         match node:
             case Sent():
-                found.append(dataclasses.replace(node, counted=False))
+                nodes.append(dataclasses.replace(node, counted=False))
             case Loop():
-                found.append(dataclasses.replace(node, body=_uncounted(node.body)))
+                nodes.append(dataclasses.replace(node, body=_uncounted(node.body)))
             case Branches():
-                inner = [_uncounted(one) for one in node.bodies]
-                found.append(dataclasses.replace(node, bodies=inner))
+                inner = [_uncounted(branch) for branch in node.bodies]
+                nodes.append(dataclasses.replace(node, bodies=inner))
             case _:
-                found.append(node)
-    return found
+                nodes.append(node)
+    return nodes
 
 
 def _arrays(
@@ -283,37 +283,37 @@ def _arrays(
     operands = [computation[name] for name in instruction.operands if name in computation]
     if opcode == "all-to-all" and len(operands) > 1:  # one operand for each device of the group
         (first,) = operands[0].types
-        whole = Type(first.element, (len(operands), *first.shape))
-        yield operands[0].name, whole, whole, instruction
+        joined = Type(first.element, (len(operands), *first.shape))
+        yield operands[0].name, joined, joined, instruction
         return
     if opcode in ("ragged-all-to-all", "collective-permute"):  # other operands are offsets
         operands = operands[:1]
-    taken = {
-        int(one.attribute("index")): one
-        for one in computation.values()
-        if one.opcode == "get-tuple-element" and one.operands == (instruction.name,)
+    elements = {
+        int(line.attribute("index")): line
+        for line in computation.values()
+        if line.opcode == "get-tuple-element" and line.operands == (instruction.name,)
     }
     asynchronous = instruction.opcode.endswith("-start")
     for place, operand in enumerate(operands):
         (kind,) = operand.types[:1]
-        own = taken.get(place) if len(operands) > 1 and not asynchronous else None
+        element = elements.get(place) if len(operands) > 1 and not asynchronous else None
         results = instruction.types[len(operands) :] if asynchronous else instruction.types
         result = results[place] if place < len(results) else kind
-        lines = (own, operand) if len(operands) > 1 else ()
-        origin = next((one for one in lines if one is not None and one.frame), instruction)
+        lines = (element, operand) if len(operands) > 1 else ()
+        origin = next((line for line in lines if line is not None and line.frame), instruction)
         yield operand.name, kind, result, origin
 
 
 def _with_line(instruction: Instruction, computation: Computation) -> Instruction:
     """Return a collective without a line, with that of the first operation that uses its result."""
     names = {instruction.name}
-    for one in computation.values():
-        if not names.isdisjoint(one.operands):
-            if one.frame and one.opcode != "tuple":
-                own = _METADATA.sub("", instruction.attributes)
-                (metadata,) = _METADATA.findall(one.attributes)[:1]
-                return dataclasses.replace(instruction, attributes=f"{own}, {metadata}")
-            names.add(one.name)
+    for reader in computation.values():
+        if not names.isdisjoint(reader.operands):
+            if reader.frame and reader.opcode != "tuple":
+                attributes = _METADATA.sub("", instruction.attributes)
+                (metadata,) = _METADATA.findall(reader.attributes)[:1]
+                return dataclasses.replace(instruction, attributes=f"{attributes}, {metadata}")
+            names.add(reader.name)
     return instruction
 
 
@@ -324,8 +324,8 @@ def _is_sliced(instruction: Instruction, computation: Computation, module: Modul
     """Return whether all readers of a reduction's result take only a slice of it."""
     if not instruction.opcode.startswith("all-reduce"):
         return False
-    readers = [one for one in computation.values() if instruction.name in one.operands]
-    return bool(readers) and all(_slices(one, instruction.name, module) for one in readers)
+    readers = [reader for reader in computation.values() if instruction.name in reader.operands]
+    return bool(readers) and all(_slices(reader, instruction.name, module) for reader in readers)
 
 
 def _slices(reader: Instruction, name: str, module: Module) -> bool:
@@ -336,12 +336,16 @@ def _slices(reader: Instruction, name: str, module: Module) -> bool:
     inner = module.computations.get(reader.attribute("calls").lstrip("%"), {})
     number = str(reader.operands.index(name))
     parameter = next(
-        (one.name for one in inner.values() if (one.opcode, one.inside) == ("parameter", number)),
+        (
+            inst.name
+            for inst in inner.values()
+            if (inst.opcode, inst.inside) == ("parameter", number)
+        ),
         "",
     )
-    uses = [one for one in inner.values() if parameter in one.operands]
+    uses = [inst for inst in inner.values() if parameter in inst.operands]
     return bool(uses) and all(
-        one.opcode == "dynamic-slice" and one.operands[0] == parameter for one in uses
+        use.opcode == "dynamic-slice" and use.operands[0] == parameter for use in uses
     )
 
 
@@ -354,8 +358,8 @@ def _direction(instruction: Instruction, update: bool) -> str:
 
 def _after_backward(computation: Computation) -> set[str]:
     """Return the instructions that are in, or depend on, the backward pass."""
-    found: set[str] = set()
+    names: set[str] = set()
     for instruction in computation.values():
-        if "transpose(" in instruction.op_name or not found.isdisjoint(instruction.operands):
-            found.add(instruction.name)
-    return found
+        if "transpose(" in instruction.op_name or not names.isdisjoint(instruction.operands):
+            names.add(instruction.name)
+    return names

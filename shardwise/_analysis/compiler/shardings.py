@@ -35,8 +35,8 @@ def sharded_values(module: Module, mesh: Mapping[str, int]) -> Iterator[Sharded]
     """Yield the first result of each operation that has a source line, in module order."""
     for computation in module.computations.values():
         for instruction in computation.values():
-            named = instruction.op_name and instruction.frame
-            if named and instruction.opcode not in SILENT and instruction.types:
+            has_line = instruction.op_name and instruction.frame
+            if has_line and instruction.opcode not in SILENT and instruction.types:
                 yield sharded(instruction, computation, mesh)
 
 
@@ -57,5 +57,5 @@ def operands_of(one: Sharded, mesh: Mapping[str, int]) -> list[Sharded]:
 def contracted(one: Sharded) -> tuple[list[int], list[int]]:
     """Return the dimensions of both operands that a product sums over."""
     sides = ("lhs_contracting_dims", "rhs_contracting_dims")
-    left, right = (re.findall(r"\d+", one.instruction.attribute(side)) for side in sides)
-    return [int(place) for place in left], [int(place) for place in right]
+    lhs, rhs = (re.findall(r"\d+", one.instruction.attribute(side)) for side in sides)
+    return [int(place) for place in lhs], [int(place) for place in rhs]

@@ -63,8 +63,8 @@ def add_instruction(
     if work.first is None or (instruction.frame and not work.first.frame):
         work.first = instruction
     operands = [computation[name] for name in instruction.operands if name in computation]
-    work.moved += sum(one.bytes for source in operands for one in source.types)
-    work.moved += sum(one.bytes for one in instruction.types)
+    work.moved += sum(result_type.bytes for source in operands for result_type in source.types)
+    work.moved += sum(result_type.bytes for result_type in instruction.types)
     _arithmetic(work, instruction, computation, module)
 
 
@@ -74,8 +74,8 @@ def _arithmetic(
     if instruction.opcode == "fusion":
         for name in instruction.called:
             inner = module.computations.get(name, {})
-            for one in inner.values():
-                _arithmetic(work, one, inner, module)
+            for operation in inner.values():
+                _arithmetic(work, operation, inner, module)
         return
     kind, flops = _flops(instruction, computation)
     if not flops:
@@ -90,9 +90,9 @@ def _arithmetic(
 def _flops(instruction: Instruction, computation: Computation) -> tuple[str, float]:
     size = math.prod(instruction.types[0].shape) if instruction.types else 0
     if instruction.opcode == "dot":
-        left = computation[instruction.operands[0]].types[0].shape
+        lhs = computation[instruction.operands[0]].types[0].shape
         summed = re.findall(r"\d+", instruction.attribute("lhs_contracting_dims"))
-        return "dot", 2.0 * size * math.prod(left[int(place)] for place in summed)
+        return "dot", 2.0 * size * math.prod(lhs[int(place)] for place in summed)
     if instruction.opcode == "convolution":
         kernel = computation[instruction.operands[1]].types[0].shape
         labels = re.search(r"dim_labels=\w+_(\w+)->", instruction.attributes)

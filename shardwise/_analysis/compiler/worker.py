@@ -93,12 +93,12 @@ class Worker:
         self.errors.seek(0)
         text = self.errors.read() + (log.read_bytes() if log.exists() else b"")
         lines = [line.strip() for line in text.decode(errors="replace").splitlines()]
-        last = [line[:WIDTH] for line in lines if line and line[0] != "@"][-3:]  # no stack
+        last_lines = [line[:WIDTH] for line in lines if line and line[0] != "@"][-3:]  # no stack
         killed = code == -signal.SIGKILL or any(sign in "".join(lines) for sign in NO_MEMORY)
-        why = "ended for lack of memory, most likely" if killed else f"ended with {_how(code)}"
+        reason = "ended for lack of memory, most likely" if killed else f"ended with {_how(code)}"
         return CompileError(
             explain_error(
-                "\n".join([f"the process that compiles {why}", *last]),
+                "\n".join([f"the process that compiles {reason}", *last_lines]),
                 where="sw.explain(compile=...)",
                 rule="The program is compiled for every device of the mesh in one process.",
                 remedy="explain it on a smaller mesh with the same axes, or with compile=False.",
@@ -125,8 +125,8 @@ def _too_slow(seconds: float) -> CompileError:
 def _readable(stream: BinaryIO, seconds: float) -> bool:
     """Wait until there is data to read; in short steps, so that Ctrl-C works on every system."""
     until = time.monotonic() + seconds
-    while (left := until - time.monotonic()) > 0:
-        if select.select([stream], [], [], min(left, 1.0))[0]:
+    while (remaining := until - time.monotonic()) > 0:
+        if select.select([stream], [], [], min(remaining, 1.0))[0]:
             return True
     return False
 
@@ -134,12 +134,12 @@ def _readable(stream: BinaryIO, seconds: float) -> bool:
 def _environment() -> dict[str, str]:
     """Return the environment for a process without accelerators that can import this package."""
     flags = os.environ.get("XLA_FLAGS", "").split()
-    kept = [flag for flag in flags if not flag.startswith(("--xla_force_host", "--xla_dump"))]
+    kept_flags = [flag for flag in flags if not flag.startswith(("--xla_force_host", "--xla_dump"))]
     package = str(Path(__file__).parents[3])
     path = os.pathsep.join([package, *filter(None, sys.path)])
     return {
         **os.environ,
-        "XLA_FLAGS": " ".join(kept),
+        "XLA_FLAGS": " ".join(kept_flags),
         "JAX_PLATFORMS": "cpu",
         "PYTHONPATH": path,
         "TF_CPP_MIN_LOG_LEVEL": "1",
@@ -202,8 +202,8 @@ def _files(folder: Path) -> Files:
 
 def _text(folder: Path, pattern: str) -> str:
     """Return the largest matching file: folded constants produce modules too."""
-    found = sorted(folder.glob(pattern), key=lambda path: path.stat().st_size)
-    return found[-1].read_text() if found else ""
+    files = sorted(folder.glob(pattern), key=lambda path: path.stat().st_size)
+    return files[-1].read_text() if files else ""
 
 
 def _seconds() -> float:

@@ -26,34 +26,34 @@ def advice(report: Facts, cost: Cost) -> list[str]:
     """Return what takes longest, and what would make it shorter."""
     match cost.bound:
         case "arithmetic":
-            said = ["Arithmetic takes longest."]
+            text = ["Arithmetic takes longest."]
         case "memory":
-            said = ["Reading and writing the devices' own memory takes longest."]
+            text = ["Reading and writing the devices' own memory takes longest."]
         case "bandwidth":
-            said = [f"Sending takes longest: fewer bytes would help{_where_from(report, cost)}."]
+            text = [f"Sending takes longest: fewer bytes would help{_where_from(report, cost)}."]
         case _:
-            said = ["Waiting for messages takes longest: fewer and larger collectives would help."]
-    return [*said, *_small(report, cost)]
+            text = ["Waiting for messages takes longest: fewer and larger collectives would help."]
+    return [*text, *_small(report, cost)]
 
 
 def _where_from(report: Facts, cost: Cost) -> str:
     """Name the collectives that cause most of the sending, the largest first."""
     rows = [row for row in rows_of(report) if row.first.counted]
     rows.sort(key=lambda row: -row.sending)
-    whole = cost.communication - cost.latency
-    named: list[Row] = []
-    while sum(row.sending for row in named) < ENOUGH * whole:
-        named.append(rows[len(named)])
-    if len(named) == len(rows) or len(named) > 3:
+    total = cost.communication - cost.latency
+    largest: list[Row] = []
+    while sum(row.sending for row in largest) < ENOUGH * total:
+        largest.append(rows[len(largest)])
+    if len(largest) == len(rows) or len(largest) > 3:
         return ""
-    kinds = dict.fromkeys((row.first.name, row.first.axes) for row in named)
+    kinds = dict.fromkeys((row.first.name, row.first.axes) for row in largest)
     parts = [
         f"{name} over {units.axes(axes)} at "
-        + places([row for row in named if (row.first.name, row.first.axes) == (name, axes)])
+        + places([row for row in largest if (row.first.name, row.first.axes) == (name, axes)])
         for name, axes in kinds
     ]
-    taken = units.duration(sum(row.sending for row in named))
-    return f", above all in {' and in '.join(parts)} ({taken} of {units.duration(whole)})"
+    share = units.duration(sum(row.sending for row in largest))
+    return f", above all in {' and in '.join(parts)} ({share} of {units.duration(total)})"
 
 
 def _small(report: Facts, cost: Cost) -> Iterator[str]:
@@ -66,7 +66,7 @@ def _small(report: Facts, cost: Cost) -> Iterator[str]:
         if use.counted and (launch.seconds or 0.0) < 2 * _waiting(cost, launch):
             kinds.setdefault((use.name, use.axes), []).append(launch)
     for (name, axes), launches in kinds.items():
-        waiting = sum(_waiting(cost, one) for one in launches)
+        waiting = sum(_waiting(cost, small) for small in launches)
         if waiting >= NOTABLE * cost.latency:
             yield _sentence(report, cost, f"{name} over {units.axes(axes)}", launches, waiting)
 
@@ -76,15 +76,15 @@ def _waiting(cost: Cost, launch: Launch) -> float:
 
 
 def _sentence(report: Facts, cost: Cost, what: str, launches: list[Launch], waiting: float) -> str:
-    firsts = [one.collectives[0] for one in launches]
+    firsts = [launch.collectives[0] for launch in launches]
     times = sum(report.collectives[place].least for place in firsts)
     lines = places([Row(report, (place,)) for place in firsts])
     many = "1 small message" if times == 1 else f"{times:,} small messages"
-    said = (
+    sentence = (
         f"{many} of {what} ({lines}) wait{'s' * (times == 1)} for {units.duration(waiting)} "
         f"of the {units.duration(cost.latency)} of latency."
     )
     if len(launches) == 1:
-        return said
+        return sentence
     backward = any(report.collectives[place].direction == "backward" for place in firsts)
-    return f"{said} {TOGETHER.format(what.partition(' ')[0])}{GRADIENTS if backward else ''}."
+    return f"{sentence} {TOGETHER.format(what.partition(' ')[0])}{GRADIENTS if backward else ''}."

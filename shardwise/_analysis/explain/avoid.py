@@ -52,10 +52,10 @@ GONE = {"unused", "scattered", "reduced"}
 
 def plans(body: Body, kept: Kept) -> dict[int, Plan]:
     """Return a plan for each collective that could be avoided, by `id` of the operation."""
-    found: dict[int, Plan] = {}
-    for inner, around in _bodies(body, None):
-        found |= _Look(inner, around, kept, found).plans()
-    return found
+    plans_by_op: dict[int, Plan] = {}
+    for inner, loop in _bodies(body, None):
+        plans_by_op |= _Look(inner, loop, kept, plans_by_op).plans()
+    return plans_by_op
 
 
 def _bodies(body: Body, around: Op | None) -> Iterator[tuple[Body, Op | None]]:
@@ -85,18 +85,18 @@ class _Look:
         """Return the plans for the collectives of this list, without nested lists."""
         if not any(isinstance(op, Collective) for op in self.body.ops):
             return {}
-        own: dict[int, Plan] = {}
-        held = self._held_at_first()
+        own_plans: dict[int, Plan] = {}
+        holders = self._held_at_first()
         for op in self.body.ops:
-            known = self.kept.of(op)
-            if known is None:
+            meaning = self.kept.of(op)
+            if meaning is None:
                 continue
             if isinstance(op, Collective) and _sends(op) and len(op.ins) == len(op.outs) == 1:
-                plan = self._plan(op, known.ins[0], known.outs[0], held)
+                plan = self._plan(op, meaning.ins[0], meaning.outs[0], holders)
                 if plan is not None:
-                    own[id(op)] = self.found[id(op)] = plan
-            self._take_in(op, known, held)
-        return own
+                    own_plans[id(op)] = self.found[id(op)] = plan
+            self._take_in(op, meaning, holders)
+        return own_plans
 
     def _take_in(self, op: Op, known: Known, held: dict) -> None:
         """Record the values that a device has after an operation: its operands and results."""
@@ -132,30 +132,30 @@ class _Look:
     def _same(self, op: Collective, before: Value) -> Plan | None:
         """Plan for an operand that is the same along some or all of the axes."""
         real = [axis for axis in op.axes if axis.size > 1]
-        apart = before.axes | before.debts
-        alike = [axis for axis in real if axis not in apart]
-        if not alike or not _reaches_all(op):
+        varying = before.axes | before.debts
+        redundant_axes = [axis for axis in real if axis not in varying]
+        if not redundant_axes or not _reaches_all(op):
             return None
-        rest = tuple(axis for axis in op.axes if axis not in alike)
-        if len(alike) < len(real) and (
+        remaining = tuple(axis for axis in op.axes if axis not in redundant_axes)
+        if len(redundant_axes) < len(real) and (
             op.name not in primitives.REDUCTIONS or op.groups is not None
         ):
             return None
-        over, mean = names(alike), within(op.source, "pmean")
+        axes, mean = names(redundant_axes), within(op.source, "pmean")
         name = "pmean" if mean else op.name
-        reason = f"{name} of what is already the same on all devices along {over}"
-        if len(alike) < len(real):
-            size = Other(op.name, rest, sent_bytes(op))
-            remedy = f"leave {over} out: jax.lax.{name}(..., {code(rest)})"
+        reason = f"{name} of what is already the same on all devices along {axes}"
+        if len(redundant_axes) < len(real):
+            size = Other(op.name, remaining, sent_bytes(op))
+            remedy = f"leave {axes} out: jax.lax.{name}(..., {code(remaining)})"
             if op.name == "psum" and not mean:
-                remedy += f", times jax.lax.axis_size({code(alike)})"
+                remedy += f", times jax.lax.axis_size({code(redundant_axes)})"
             return Plan("same", reason, remedy + ".", (size,))
         if op.backward and op.name == "psum":
             remedy = "autodiff adds it where check_vma=False; with check_vma=True it sends nothing."
         elif mean or primitives.of(op.name).idempotent:
             remedy = f"leave the {name} out: it gives back what goes in."
         elif op.name == "psum":
-            remedy = f"multiply by jax.lax.axis_size({code(alike)}), or leave it out."
+            remedy = f"multiply by jax.lax.axis_size({code(redundant_axes)}), or leave it out."
         else:
             remedy = "make it here: every device has all that it would be sent."
         return Plan("same", reason, remedy)
@@ -168,10 +168,10 @@ class _Look:
             # Shares of one sum may differ, unless they are computed in the same way.
             return self._sent_back(op)
         if not isinstance(maker, Collective):
-            known = self.kept.of(op)
-            name = holding(after, known.names if known else {})
-            made = maker is not None and not isinstance(maker, Split) and maker.where.file
-            place = f", made at {maker.where}" if made and maker else ""
+            meaning = self.kept.of(op)
+            name = holding(after, meaning.names if meaning else {})
+            has_line = maker is not None and not isinstance(maker, Split) and maker.where.file
+            place = f", made at {maker.where}" if has_line and maker else ""
             return Plan(
                 "held",
                 f"the device already has what {op.name} gives it: {name}{place}",
@@ -195,13 +195,13 @@ class _Look:
 
     def _sent_back(self, op: Collective) -> Plan | None:
         """Plan for a result that is the operand of the collective before it."""
-        before = self.makers.get(op.ins[0]) if isinstance(op.ins[0], Var) else None
-        plan = self.found.get(id(before))
-        if not isinstance(before, Collective) or plan is None or plan.kind != "unused":
+        first = self.makers.get(op.ins[0]) if isinstance(op.ins[0], Var) else None
+        plan = self.found.get(id(first))
+        if not isinstance(first, Collective) or plan is None or plan.kind != "unused":
             return None
         return Plan(
             "held",
-            f"it only undoes the {before.name} at {before.where}",
+            f"it only undoes the {first.name} at {first.where}",
             "leave both out.",
         )
 
@@ -227,15 +227,15 @@ class _Look:
             return None
         axes = tuple(axis for axis in op.axes if axis.size > 1)
         count = math.prod(axis.size for axis in axes)
-        for d, size in enumerate(op.outs[0].shape):
+        for dim, size in enumerate(op.outs[0].shape):
             if size % count:
                 continue
-            own = own_part(after, d, axes)
-            if own is not None and self._only(op.outs[0], own):
+            part = own_part(after, dim, axes)
+            if part is not None and self._only(op.outs[0], part):
                 return Plan(
                     "scattered",
                     "of the sum every device keeps only its own part",
-                    f"jax.lax.psum_scatter(..., {code(op.axes)}, scatter_dimension={d}, "
+                    f"jax.lax.psum_scatter(..., {code(op.axes)}, scatter_dimension={dim}, "
                     "tiled=True) sends half as much.",
                     (Other("psum_scatter", op.axes, sent_bytes(op)),),
                 )
@@ -249,20 +249,20 @@ class _Look:
         if not users or not all(_reduces(user, op.params["dimension"]) for user in users):
             return None
         with_what = [_over_devices(user) for user in users]
-        others = tuple(
+        reductions = tuple(
             Other(name, op.axes, user.outs[0].bytes)
             for name, user in zip(with_what, users, strict=True)
         )
-        own = Other("all_gather", op.axes, sent_bytes(op))
-        if sum(other.sent for other in others) >= own.sent:
+        gathered = Other("all_gather", op.axes, sent_bytes(op))
+        if sum(reduction.sent for reduction in reductions) >= gathered.sent:
             return None
-        said = " and ".join(dict.fromkeys(with_what))
+        calls = " and ".join(dict.fromkeys(with_what))
         return Plan(
             "reduced",
             f"what all_gather brings is only reduced, at {users[0].where}",
-            f"reduce on each device first, then jax.lax.{said} over {code(op.axes)}: it sends "
+            f"reduce on each device first, then jax.lax.{calls} over {code(op.axes)}: it sends "
             "the size of the result.",
-            others,
+            reductions,
         )
 
     def _merged(self, op: Collective) -> Plan | None:
@@ -276,19 +276,19 @@ class _Look:
             return None
         if id(first) in self.found or set(first.axes) & set(op.axes):
             return None
-        both = Other(op.name, (*first.axes, *op.axes), sent_bytes(op))
-        apart = [Other(one.name, one.axes, sent_bytes(one)).sent for one in (first, op)]
-        if both.sent >= sum(apart):
+        merged = Other(op.name, (*first.axes, *op.axes), sent_bytes(op))
+        separate = [Other(step.name, step.axes, sent_bytes(step)).sent for step in (first, op)]
+        if merged.sent >= sum(separate):
             return None
-        means = [one for one in (first, op) if within(one.source, "pmean")]
+        means = [step for step in (first, op) if within(step.source, "pmean")]
         name = "pmean" if len(means) == 2 else op.name
-        divided = "".join(f", divided by jax.lax.axis_size({code(one.axes)})," for one in means)
+        divided = "".join(f", divided by jax.lax.axis_size({code(step.axes)})," for step in means)
         inner = "pmean" if first in means else op.name
         return Plan(
             "merged",
             f"the {inner} over {names(first.axes)} at {first.where} goes into this one alone",
-            f"one jax.lax.{name}(..., {code(both.axes)}){divided * (len(means) == 1)} does both.",
-            (both,),
+            f"one jax.lax.{name}(..., {code(merged.axes)}){divided * (len(means) == 1)} does both.",
+            (merged,),
             also=first,
         )
 
@@ -296,26 +296,26 @@ class _Look:
         """Plan for a reduction of the whole where reducing a part on each device would do."""
         if op.name not in primitives.REDUCTIONS or op.groups is not None:
             return None
-        before = self.makers.get(op.ins[0]) if isinstance(op.ins[0], Var) else None
+        maker = self.makers.get(op.ins[0]) if isinstance(op.ins[0], Var) else None
         users = self._users(op.outs[0]) or []
         after = users[0] if len(users) == 1 else None
         if op.name == "psum" and isinstance(after, Collective) and after.name == "psum_scatter":
-            other, remedy = after, "scatter first, and sum the parts"
-            why = "leaves each device only a part of it"
-        elif isinstance(before, Collective) and before.name == "all_gather":
-            if self._users(before.outs[0]) != [op]:
+            peer, remedy = after, "scatter first, and sum the parts"
+            reason = "leaves each device only a part of it"
+        elif isinstance(maker, Collective) and maker.name == "all_gather":
+            if self._users(maker.outs[0]) != [op]:
                 return None
-            other, remedy = before, f"{op.name} the parts first, and gather the result"
-            why = "has put it together from parts"
+            peer, remedy = maker, f"{op.name} the parts first, and gather the result"
+            reason = "has put it together from parts"
         else:
             return None
-        if other.groups is not None or set(other.axes) & set(op.axes) or id(other) in self.found:
+        if peer.groups is not None or set(peer.axes) & set(op.axes) or id(peer) in self.found:
             return None
-        parts = math.prod(axis.size for axis in other.axes)
+        parts = math.prod(axis.size for axis in peer.axes)
         return Plan(
             "order",
-            f"{op.name} of the whole, where {other.name} over {names(other.axes)} at {other.where} "
-            f"{why}",
+            f"{op.name} of the whole, where {peer.name} over {names(peer.axes)} at {peer.where} "
+            f"{reason}",
             f"{remedy}: it sends one part in {parts}.",
             (Other(op.name, op.axes, -(-sent_bytes(op) // parts)),),
         )
@@ -328,7 +328,7 @@ class _Look:
                 return maker if atom.dtype == maker.outs[0].dtype else None
             if not isinstance(maker, Leaf) or maker.name not in SCALES:
                 return None
-            numbers = [one for one in maker.ins[1:] if isinstance(one, Lit)]
+            numbers = [lit for lit in maker.ins[1:] if isinstance(lit, Lit)]
             if len(numbers) != 1 or getattr(numbers[0].value, "shape", ()) != ():
                 return None
             if not numbers[0].value > 0:
@@ -338,10 +338,10 @@ class _Look:
 
     def _in_loop(self, op: Collective, after: Value) -> Plan | None:
         """Plan for a collective that a loop repeats unchanged, or only accumulates."""
-        loop, known = self.around, self.kept.of(op)
-        if not isinstance(loop, Scan) or loop.length < 2 or known is None or is_recomputed(op):
+        loop, meaning = self.around, self.kept.of(op)
+        if not isinstance(loop, Scan) or loop.length < 2 or meaning is None or is_recomputed(op):
             return None
-        changes = changes_in_loop(after, known.depth, self.kept, self.seen)
+        changes = changes_in_loop(after, meaning.depth, self.kept, self.seen)
         return turns.added_up_only(op, loop) if changes else turns.always_the_same(op, loop)
 
     # --- readers
@@ -360,10 +360,10 @@ class _Look:
         return self._all(var, lambda value, _: same_reading(value, part))
 
     def _becomes(self, user: Op, wanted: Callable[[Value, Var], bool]) -> bool:
-        known = self.kept.of(user)
-        if known is None or len(user.outs) != 1 or user.bodies:
+        meaning = self.kept.of(user)
+        if meaning is None or len(user.outs) != 1 or user.bodies:
             return False
-        if isinstance(user, Leaf | Collective) and wanted(known.outs[0], user.outs[0]):
+        if isinstance(user, Leaf | Collective) and wanted(meaning.outs[0], user.outs[0]):
             return True
         view = isinstance(user, Leaf) and user.name in VIEWS
         return view and self._all(user.outs[0], wanted)

@@ -25,7 +25,7 @@ class Judged(Protocol):
 
 def with_findings(report: Kind, judged: Judged) -> Kind:
     """Return the report with each finding and the indices of the collectives on its line."""
-    found = tuple(
+    remarks = tuple(
         Remark(
             finding.code,
             finding.message,
@@ -42,7 +42,7 @@ def with_findings(report: Kind, judged: Judged) -> Kind:
         for finding in judged.findings
         if finding.code != NOT_FOLLOWED
     )
-    return dataclasses.replace(report, findings=found)
+    return dataclasses.replace(report, findings=remarks)
 
 
 def _advice(finding: Any) -> str:

@@ -39,10 +39,10 @@ class Excess:
         lines = [f"{self.what} is {show(self.found)}, and at most {show(self.bound)} is expected"]
         for use in self.uses:
             times = "" if use.least == 1 else f" × {use.least}"
-            of = f" of {use.of}" if use.of else ""
+            argument = f" of {use.of}" if use.of else ""
             array = units.array(use.shape, use.dtype)
             lines.append(
-                f"    {use.name} over {units.axes(use.axes)}{of}, {array}{times}, "
+                f"    {use.name} over {units.axes(use.axes)}{argument}, {array}{times}, "
                 f"{units.size(use.total_bytes)}, {use.direction}, by the {use.by}: {use.where}"
             )
             if use.where.text:
@@ -54,14 +54,14 @@ def excesses(report: Facts, bounds: Mapping[str, Bound]) -> list[Excess]:
     """Return every bound that the report exceeds."""
     for name, bound in bounds.items():
         _refuse_other(name, bound, report)
-    return [one for name, bound in bounds.items() for one in _exceeded(report, name, bound)]
+    return [excess for name, bound in bounds.items() for excess in _exceeded(report, name, bound)]
 
 
 def refuse_excess(report: Facts, bounds: Mapping[str, Bound]) -> None:
     """Raise `BudgetError` with the rows that exceed a bound."""
-    if found := excesses(report, bounds):
-        head = f"{report.name} on {units.mesh([(one.name, one.size) for one in report.mesh])}"
-        raise BudgetError("\n".join([f"{head} exceeds its budget:", *map(str, found)]))
+    if exceeded := excesses(report, bounds):
+        head = f"{report.name} on {units.mesh([(axis.name, axis.size) for axis in report.mesh])}"
+        raise BudgetError("\n".join([f"{head} exceeds its budget:", *map(str, exceeded)]))
 
 
 def _exceeded(report: Facts, name: str, bound: Bound) -> Iterator[Excess]:
@@ -70,19 +70,19 @@ def _exceeded(report: Facts, name: str, bound: Bound) -> Iterator[Excess]:
         if report.memory.peak > bound:
             yield Excess("peak memory", report.memory.peak, bound, ())
         return
-    each = bound if isinstance(bound, Mapping) else {"": bound}
-    for axis, most in each.items():
+    bounds = bound if isinstance(bound, Mapping) else {"": bound}
+    for axis, limit in bounds.items():
         uses = [
             use
             for use in report.collectives
             if use.counted and (not axis or axis in use.axes) and _is_counted(use, name)
         ]
         total = sum(use.total_bytes if name == "bytes_sent" else use.least for use in uses)
-        if total > most:
+        if total > limit:
             uses.sort(key=lambda use: -use.total_bytes)
-            over = f" over {axis}" if axis else ""
-            what = "bytes sent" if name == "bytes_sent" else f"the number of {name}"
-            yield Excess(f"{what}{over}", total, most, tuple(uses))
+            axis_text = f" over {axis}" if axis else ""
+            figure = "bytes sent" if name == "bytes_sent" else f"the number of {name}"
+            yield Excess(f"{figure}{axis_text}", total, limit, tuple(uses))
 
 
 def _is_counted(use: CollectiveUse, name: str) -> bool:
@@ -90,20 +90,20 @@ def _is_counted(use: CollectiveUse, name: str) -> bool:
 
 
 def _refuse_other(name: str, bound: Any, report: Facts) -> None:
-    known = ("bytes_sent", "peak_memory", *COLLECTIVES)
-    if name not in known:
-        near = difflib.get_close_matches(name, known, n=1)
+    figures = ("bytes_sent", "peak_memory", *COLLECTIVES)
+    if name not in figures:
+        close = difflib.get_close_matches(name, figures, n=1)
         raise ArgumentError(
             explain_error(
                 f"there is no figure {name!r}",
                 where="report.expect",
-                rule=f"There are {', '.join(known)}.",
-                remedy=f"did you mean {near[0]!r}?" if near else "report.expect(all_gather=0)",
+                rule=f"There are {', '.join(figures)}.",
+                remedy=f"did you mean {close[0]!r}?" if close else "report.expect(all_gather=0)",
             )
         )
-    each = bound if isinstance(bound, Mapping) and name != "peak_memory" else {"": bound}
-    axes = [one.name for one in report.mesh]
-    for axis, most in each.items():
+    bounds = bound if isinstance(bound, Mapping) and name != "peak_memory" else {"": bound}
+    axes = [mesh_axis.name for mesh_axis in report.mesh]
+    for axis, limit in bounds.items():
         if axis and axis not in axes:
             raise ArgumentError(
                 explain_error(
@@ -113,10 +113,10 @@ def _refuse_other(name: str, bound: Any, report: Facts) -> None:
                     remedy=f"{name}={{{axes[0]!r}: ...}}" if axes else f"{name}=...",
                 )
             )
-        if isinstance(most, bool) or not isinstance(most, int | float) or not most >= 0:
+        if isinstance(limit, bool) or not isinstance(limit, int | float) or not limit >= 0:
             raise ArgumentError(
                 explain_error(
-                    f"{name} is {most!r}",
+                    f"{name} is {limit!r}",
                     where="report.expect",
                     rule="A bound is a number, at least 0, or a dict of them by mesh axis.",
                     remedy='report.expect(bytes_sent={"data": 1e6}, all_gather=0)',

@@ -94,12 +94,12 @@ def _with_notes(report: Report, notes: Sequence[str]) -> Report:
 
 def _is_split(traced: Traced, mesh: Mesh | AbstractMesh) -> bool:
     """Return whether anything in a program is sharded."""
-    named = any(axis for one in inputs_of(traced) for axis in one.spec.partitions)
-    return mesh.size > 1 and (named or bool(meshes_in(traced.program.jaxpr)))
+    split = any(axis for item in inputs_of(traced) for axis in item.spec.partitions)
+    return mesh.size > 1 and (split or bool(meshes_in(traced.program.jaxpr)))
 
 
 def _combined(report: Report, traced: Traced, plan: Plan, mesh: Mesh | AbstractMesh) -> Report:
-    inferred = [PartitionSpec(*map(_entry, one.spec)) for one in report.arguments]
+    inferred = [PartitionSpec(*map(_entry, array.spec)) for array in report.arguments]
     result = compiled(traced, inputs_of(traced, inferred), mesh)
     doing("reading the compiled program")
     rows = Rows(result, report.collectives)
@@ -108,9 +108,9 @@ def _combined(report: Report, traced: Traced, plan: Plan, mesh: Mesh | AbstractM
     axes = tuple(MeshAxis(name, size) for name, size in mesh.shape.items())
     arguments = held_arguments(result, report.arguments, axes)
     results = held_results(result, report.results, axes)
-    used = sum(one.bytes for one in arguments if one.used)
-    unused = sum(one.bytes for one in arguments if not one.used)
-    memory = memory_of(result, used, unused, sum(one.bytes for one in results))
+    used_bytes = sum(array.bytes for array in arguments if array.used)
+    unused_bytes = sum(array.bytes for array in arguments if not array.used)
+    memory = memory_of(result, used_bytes, unused_bytes, sum(array.bytes for array in results))
     return dataclasses.replace(
         report,
         mesh=axes,
@@ -139,10 +139,10 @@ def traffic_of(
     counted = [use for use in uses if use.counted]
     rows = dict.fromkeys([*((axis.name,) for axis in axes), *(use.axes for use in counted)])
     total = sum(use.total_bytes for use in counted)
-    found = []
+    traffic = []
     for names in rows:
-        own = [use for use in counted if use.axes == names]
-        sent = sum(use.total_bytes for use in own)
-        times = sum(use.least for use in own)
-        found.append(Traffic(names, len(own), times, sent, sent / total if total else 0.0))
-    return tuple(found)
+        group = [use for use in counted if use.axes == names]
+        size = sum(use.total_bytes for use in group)
+        times = sum(use.least for use in group)
+        traffic.append(Traffic(names, len(group), times, size, size / total if total else 0.0))
+    return tuple(traffic)

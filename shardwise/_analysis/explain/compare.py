@@ -60,17 +60,17 @@ def compare(before: Facts, after: Facts) -> Comparison:
 
 def _notes(before: Facts, after: Facts) -> Iterator[str]:
     """Yield why compute time does not follow the work, if memory traffic limits it."""
-    one, other = before.cost, after.cost
-    if one is None or other is None or not (before.work.flops and one.compute):
+    old, new = before.cost, after.cost
+    if old is None or new is None or not (before.work.flops and old.compute):
         return
-    work, time = after.work.flops / before.work.flops, other.compute / one.compute
-    held_up = max(one.compute - one.arithmetic, other.compute - other.arithmetic)
-    if abs(time - work) > NOTABLE * work and held_up > NOTABLE * max(one.compute, other.compute):
+    work, time = after.work.flops / before.work.flops, new.compute / old.compute
+    held_up = max(old.compute - old.arithmetic, new.compute - new.arithmetic)
+    if abs(time - work) > NOTABLE * work and held_up > NOTABLE * max(old.compute, new.compute):
         yield (
             "compute does not follow the work, for in part it waits for the devices' own memory: "
-            f"arithmetic alone takes {units.duration(one.arithmetic)} before and "
-            f"{units.duration(other.arithmetic)} after, reading and writing alone "
-            f"{units.duration(one.moving)} and {units.duration(other.moving)}."
+            f"arithmetic alone takes {units.duration(old.arithmetic)} before and "
+            f"{units.duration(new.arithmetic)} after, reading and writing alone "
+            f"{units.duration(old.moving)} and {units.duration(new.moving)}."
         )
 
 
@@ -84,14 +84,14 @@ def _changes(before: Facts, after: Facts) -> Iterator[Change]:
     yield Change("devices", "", before.devices, after.devices)
     yield Change("collectives", "", _times(before), _times(after))
     yield Change("sent by one device", "bytes", before.bytes_sent, after.bytes_sent)
-    sent = [{one.axes: one.bytes for one in report.traffic} for report in (before, after)]
-    for axes in dict.fromkeys([*sent[0], *sent[1]]):
+    by_axes = [{row.axes: row.bytes for row in report.traffic} for report in (before, after)]
+    for axes in dict.fromkeys([*by_axes[0], *by_axes[1]]):
         name = f"  over {units.axes(axes)}"
-        yield Change(name, "bytes", sent[0].get(axes, 0), sent[1].get(axes, 0))
-    one, other = before.memory, after.memory
-    yield Change("arguments", "bytes", one.arguments, other.arguments)
-    yield Change("results", "bytes", one.results, other.results)
-    yield Change("peak of live values", "bytes", one.peak, other.peak)
+        yield Change(name, "bytes", by_axes[0].get(axes, 0), by_axes[1].get(axes, 0))
+    old, new = before.memory, after.memory
+    yield Change("arguments", "bytes", old.arguments, new.arguments)
+    yield Change("results", "bytes", old.results, new.results)
+    yield Change("peak of live values", "bytes", old.peak, new.peak)
     yield Change("work of one device", "FLOP", before.work.flops, after.work.flops)
     yield Change("memory read and written", "bytes", before.work.moved, after.work.moved)
     yield Change("work in all", "FLOP", before.work.total, after.work.total)
@@ -102,7 +102,7 @@ def _changes(before: Facts, after: Facts) -> Iterator[Change]:
 
 
 def _times(report: Facts) -> int:
-    return sum(one.count for one in report.traffic)
+    return sum(row.count for row in report.traffic)
 
 
 def _text(comparison: Comparison) -> str:
@@ -117,13 +117,13 @@ def _text(comparison: Comparison) -> str:
         table.add_row(
             change.what, _shown(change, change.before), _shown(change, change.after), ratio
         )
-    out = io.StringIO()
-    console = Console(file=out, width=110, no_color=True, highlight=False, force_terminal=False)
+    buffer = io.StringIO()
+    console = Console(file=buffer, width=110, no_color=True, highlight=False, force_terminal=False)
     console.print(f"before: {comparison.before}\nafter:  {comparison.after}\n", markup=False)
     console.print(table)
     for note in comparison.notes:
         console.print(f"\n{note}", markup=False)
-    return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
+    return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines())
 
 
 def _shown(change: Change, value: float) -> str:

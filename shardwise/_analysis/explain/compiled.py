@@ -49,10 +49,10 @@ class Rows:
                 return self._loop(node)
             case Branches():
                 return self._branches(node)
-        where = self.where(node.first) if node.first else NOWHERE
+        line = self.where(node.first) if node.first else NOWHERE
         return Step(
             "compute",
-            where,
+            line,
             flops=node.flops,
             moved=node.moved,
             dots=dict(node.dots),
@@ -96,7 +96,7 @@ class Rows:
         return choose_own(self.compiled.module.stack(instruction))
 
     def _use(self, sent: Sent) -> CollectiveUse:
-        where = self.where(sent.instruction)
+        line = self.where(sent.instruction)
         use = CollectiveUse(
             name=sent.name,
             axes=sent.axes,
@@ -108,8 +108,8 @@ class Rows:
             least=sent.times,
             bytes_sent=sent.bytes_sent,
             direction=sent.direction,
-            where=where,
-            caller=caller_in(self.compiled.module.stack(sent.instruction), where),
+            where=line,
+            caller=caller_in(self.compiled.module.stack(sent.instruction), line),
             module=module_in(sent.instruction.op_name.rpartition("/")[0]),
             counted=sent.counted,
             launch=sent.message,
@@ -117,19 +117,19 @@ class Rows:
             of=self.compiled.argument(sent),
             result_shape=sent.result.shape,
         )
-        if not sent.written and (left := self.nameless.get(_kind(use))):
-            known = left.pop(0)
+        if not sent.written and (candidates := self.nameless.get(_kind(use))):
+            recorded = candidates.pop(0)
             use = dataclasses.replace(
-                use, by="program", where=known.where, direction=known.direction
+                use, by="program", where=recorded.where, direction=recorded.direction
             )
         elif not sent.written:
             return dataclasses.replace(use, why=self.reasons.of(use, sent))
         else:
-            known = self.recorded.get(_line(use))
-        if known is None:
+            recorded = self.recorded.get(_line(use))
+        if recorded is None:
             return use
         return dataclasses.replace(
-            use, meaning=known.meaning, module=known.module, caller=known.caller
+            use, meaning=recorded.meaning, module=recorded.module, caller=recorded.caller
         )
 
 
@@ -138,16 +138,16 @@ def with_redundant(
 ) -> list[CollectiveUse]:
     """Return the collectives with the redundancy found for those that the program calls."""
     places = {_line(use): place for place, use in enumerate(uses) if use.by == "program"}
-    found = list(uses)
+    updated = list(uses)
     for use in recorded:
-        place, why = places.get(_line(use)), use.redundant
-        if place is None or why is None:
+        place, redundant = places.get(_line(use)), use.redundant
+        if place is None or redundant is None:
             continue
-        also = None if why.also is None else places.get(_line(recorded[why.also]))
-        if why.also is None or also is not None:
-            why = dataclasses.replace(why, also=also)
-            found[place] = dataclasses.replace(found[place], redundant=why)
-    return found
+        also = None if redundant.also is None else places.get(_line(recorded[redundant.also]))
+        if redundant.also is None or also is not None:
+            redundant = dataclasses.replace(redundant, also=also)
+            updated[place] = dataclasses.replace(updated[place], redundant=redundant)
+    return updated
 
 
 def _line(use: CollectiveUse) -> tuple[object, ...]:
@@ -165,18 +165,18 @@ def _nameless(
 
     Combined collectives may lose the name of the call and keep those of their operands' makers.
     """
-    kept: collections.Counter[tuple[object, ...]] = collections.Counter(
+    counts: collections.Counter[tuple[object, ...]] = collections.Counter(
         (sent.name, sent.axes, sent.type.shape)
         for sent in sent_in(compiled.schedule)
         if sent.written
     )
-    found: dict[tuple[object, ...], list[CollectiveUse]] = {}
+    nameless: dict[tuple[object, ...], list[CollectiveUse]] = {}
     for use in recorded:
-        if kept[_kind(use)] > 0:
-            kept[_kind(use)] -= 1
+        if counts[_kind(use)] > 0:
+            counts[_kind(use)] -= 1
         else:
-            found.setdefault(_kind(use), []).append(use)
-    return found
+            nameless.setdefault(_kind(use), []).append(use)
+    return nameless
 
 
 def _by_line(recorded: Sequence[CollectiveUse]) -> Mapping[tuple[object, ...], CollectiveUse]:
@@ -195,12 +195,12 @@ def held_results(
 ) -> list[Held]:
     """Return the results with the shardings that the compiler chose."""
     entry = compiled.whole.computations.get(compiled.whole.entry, {})
-    root = next((one for one in entry.values() if one.root), None)
+    root = next((instruction for instruction in entry.values() if instruction.root), None)
     text = "" if root is None else root.attribute("sharding")
     shardings = [text] if not text.startswith("{{") else _split(text)
     if len(shardings) != len(results):
         return list(results)
-    return [_held(one, text, compiled, mesh) for one, text in zip(results, shardings, strict=True)]
+    return [_held(row, text, compiled, mesh) for row, text in zip(results, shardings, strict=True)]
 
 
 def held_arguments(
@@ -208,12 +208,12 @@ def held_arguments(
 ) -> list[Held]:
     """Return the arguments with the shardings they were compiled with."""
     inputs = compiled.inputs[len(compiled.inputs) - len(arguments) :]
-    found = []
-    for one, given in zip(arguments, inputs, strict=True):
-        rows = split_over(given.spec)
-        spec = (*rows, *[()] * (len(one.shape) - len(rows)))
-        found.append(with_spec(one, spec, mesh))
-    return found
+    arguments_held = []
+    for argument, compiled_input in zip(arguments, inputs, strict=True):
+        rows = split_over(compiled_input.spec)
+        spec = (*rows, *[()] * (len(argument.shape) - len(rows)))
+        arguments_held.append(with_spec(argument, spec, mesh))
+    return arguments_held
 
 
 def _held(one: Held, text: str, compiled: Compiled, mesh: Sequence[MeshAxis]) -> Held:
@@ -225,12 +225,14 @@ def with_spec(one: Held, spec: Spec, mesh: Sequence[MeshAxis]) -> Held:
     """Return the same array with another sharding."""
     sizes = {axis.name: axis.size for axis in mesh}
     parts = [_product(sizes[name] for name in row) for row in spec]
-    local = tuple(-(-size // n) for size, n in zip(one.shape, parts, strict=True))
-    whole = _product(one.shape) or 1
+    local = tuple(-(-size // count) for size, count in zip(one.shape, parts, strict=True))
+    total = _product(one.shape) or 1
     split = {name for row in spec for name in row}
-    each = -(-_whole_bytes(one) * _product(local) // whole)
-    same = tuple(axis.name for axis in mesh if axis.name not in split)
-    return dataclasses.replace(one, spec=spec, local_shape=local, bytes=each, replicated=same)
+    local_bytes = -(-_whole_bytes(one) * _product(local) // total)
+    replicated = tuple(axis.name for axis in mesh if axis.name not in split)
+    return dataclasses.replace(
+        one, spec=spec, local_shape=local, bytes=local_bytes, replicated=replicated
+    )
 
 
 def _whole_bytes(one: Held) -> int:
@@ -258,7 +260,7 @@ def memory_of(compiled: Compiled, arguments: int, unused: int, results: int) -> 
         return None
     peak = compiled.peak - unused  # unused arguments are kept only in this compilation
     live = tuple(_buffers(compiled.files.memory))[:LIVE]
-    rest = max(0, peak - sum(one.bytes for one in live))
+    rest = max(0, peak - sum(buffer.bytes for buffer in live))
     return Memory(arguments, results, peak, NOWHERE, live, rest, ((0, peak),))
 
 

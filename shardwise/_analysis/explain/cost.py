@@ -88,7 +88,7 @@ def with_cost(report: Kind, hardware: str | Hardware) -> Kind:
         latencies=tuple(time.latency for time in totals),
         saved=saved,
         redundant=sum(
-            one for use, one in zip(report.collectives, saved, strict=True) if _at_no_price(use)
+            time for use, time in zip(report.collectives, saved, strict=True) if _at_no_price(use)
         ),
         by_axes=by_axes,
         fits=report.memory.peak <= machine.memory,
@@ -98,11 +98,11 @@ def with_cost(report: Kind, hardware: str | Hardware) -> Kind:
     spent = dict(by_axes)
     traffic = tuple(
         dataclasses.replace(
-            one,
-            seconds=spent[one.axes],
-            time_share=spent[one.axes] / communication if communication else 0.0,
+            row,
+            seconds=spent[row.axes],
+            time_share=spent[row.axes] / communication if communication else 0.0,
         )
-        for one in report.traffic
+        for row in report.traffic
     )
     return dataclasses.replace(report, steps=steps, traffic=traffic, cost=cost)
 
@@ -114,27 +114,27 @@ def seconds(
 
     `first` says that it opens a message; further collectives in it add no latency.
     """
-    n = use.group_size
-    if n <= 1 or not use.bytes_sent:
+    size = use.group_size
+    if size <= 1 or not use.bytes_sent:
         return Seconds()
     nodes = _nodes(use, machine, sizes)
-    away = use.bytes_sent * _share_away(use.name, n, nodes)
+    away = use.bytes_sent * _share_away(use.name, size, nodes)
     bandwidth = away / machine.network_bandwidth
     bandwidth += (use.bytes_sent - away) / machine.link_bandwidth
     if not first:
         return Seconds(bandwidth)
-    inside = _rounds(use.name, -(-n // nodes)) * machine.link_latency
-    return Seconds(bandwidth, inside + _rounds(use.name, nodes) * machine.network_latency)
+    local_latency = _rounds(use.name, -(-size // nodes)) * machine.link_latency
+    return Seconds(bandwidth, local_latency + _rounds(use.name, nodes) * machine.network_latency)
 
 
 def _nodes(use: CollectiveUse, machine: Hardware, sizes: Mapping[str, int]) -> int:
     """Return the number of nodes that a group spans; the last mesh axes share a node."""
     spread, room = 1, machine.node
     for name in reversed(list(sizes)):
-        here = sizes[name] if sizes[name] <= room else math.gcd(sizes[name], room)
-        room //= here
+        in_node = sizes[name] if sizes[name] <= room else math.gcd(sizes[name], room)
+        room //= in_node
         if name in use.axes:
-            spread *= sizes[name] // here
+            spread *= sizes[name] // in_node
     return min(spread, use.group_size)
 
 
@@ -181,37 +181,37 @@ def _saved(
     uses = report.collectives
     gone = {place for place, use in enumerate(uses) if use.redundant and not use.redundant.instead}
     gone |= {use.redundant.also for use in uses if use.redundant and use.redundant.also is not None}
-    alone = {
+    launch_gone = {
         place: gone.issuperset(launch.collectives)
         for launch in report.launches
         for place in launch.collectives
     }
     openers = _openers(report)
-    found = []
+    savings = []
     for place, use in enumerate(uses):
-        what = use.redundant
-        if what is None or not use.counted:
-            found.append(0.0)
+        wasted = use.redundant
+        if wasted is None or not use.counted:
+            savings.append(0.0)
             continue
-        left_out = [place] if what.also is None else [place, what.also]
-        before = sum(
-            totals[one].total
-            if alone[one] or (one == place and what.instead)
-            else totals[one].bandwidth
-            for one in left_out
+        left_out = [place] if wasted.also is None else [place, wasted.also]
+        old_seconds = sum(
+            totals[part].total
+            if launch_gone[part] or (part == place and wasted.instead)
+            else totals[part].bandwidth
+            for part in left_out
         )
-        after = 0.0
-        for one in what.instead:
-            other = dataclasses.replace(
+        new_seconds = 0.0
+        for part in wasted.instead:
+            replacement = dataclasses.replace(
                 use,
-                name=one.name,
-                axes=one.axes,
-                group_size=one.group_size,
-                bytes_sent=one.bytes_sent,
+                name=part.name,
+                axes=part.axes,
+                group_size=part.group_size,
+                bytes_sent=part.bytes_sent,
             )
-            after += one.times * seconds(other, machine, sizes, openers[place]).total
-        found.append(max(0.0, before - after))
-    return tuple(found)
+            new_seconds += part.times * seconds(replacement, machine, sizes, openers[place]).total
+        savings.append(max(0.0, old_seconds - new_seconds))
+    return tuple(savings)
 
 
 def _at_no_price(use: CollectiveUse) -> bool:
@@ -224,8 +224,8 @@ def _compute(steps: tuple[Step, ...], machine: Hardware) -> tuple[float, float, 
     for step in steps:
         if step.bodies:
             times = step.length if step.length is not None else 1
-            chosen = step.bodies[step.counted]
-            parts = [times * part for part in _compute(chosen, machine)]
+            body = step.bodies[step.counted]
+            parts = [times * part for part in _compute(body, machine)]
         else:
             arithmetic, moving = _rates(step, machine)
             parts = [arithmetic, moving, max(arithmetic, moving)]
@@ -259,17 +259,17 @@ def _by_axes(report: Facts, totals: list[float]) -> tuple[tuple[tuple[str, ...],
 
 
 def _scaling(report: Facts, axis: str, machine: Hardware, compute: float) -> Scaling:
-    own = {one.name: one.size for one in report.mesh}
+    mesh_sizes = {mesh_axis.name: mesh_axis.size for mesh_axis in report.mesh}
     openers = _openers(report)
     rows = []
     for size in SIZES:
-        sizes = {**own, axis: size}
+        sizes = {**mesh_sizes, axis: size}
         total = 0.0
         for use, opens in zip(report.collectives, openers, strict=True):
-            grown = resized(use, axis, own[axis], size)
+            grown = resized(use, axis, mesh_sizes[axis], size)
             total += _all_times(grown, seconds(grown, machine, sizes, opens)).total
         rows.append((size, total, compute + total, max(compute, total)))
-    waiting = {size: 1 + _waiting(machine, {**own, axis: size}) for size in SIZES}
+    waiting = {size: 1 + _waiting(machine, {**mesh_sizes, axis: size}) for size in SIZES}
     serial, overlapped = (time * waiting[SIZES[0]] for time in rows[0][2:])
     return Scaling(
         axis,
@@ -277,12 +277,12 @@ def _scaling(report: Facts, axis: str, machine: Hardware, compute: float) -> Sca
             ScalingPoint(
                 size,
                 total,
-                one,
-                other,
-                _ratio(serial, one * waiting[size]),
-                _ratio(overlapped, other * waiting[size]),
+                slow,
+                fast,
+                _ratio(serial, slow * waiting[size]),
+                _ratio(overlapped, fast * waiting[size]),
             )
-            for size, total, one, other in rows
+            for size, total, slow, fast in rows
         ),
     )
 
@@ -304,10 +304,10 @@ def resized(use: CollectiveUse, axis: str, old: int, new: int) -> CollectiveUse:
     """
     if axis not in use.axes:
         return use
-    n = max(1, use.group_size * new // old)
+    group = max(1, use.group_size * new // old)
     size = use.bytes
     if use.name == "all_gather":
-        size = -(-size * use.group_size // n)
+        size = -(-size * use.group_size // group)
     moves = use.bytes_sent or use.group_size == 1
-    sent = sends(use.name, size, n) if moves else 0
-    return dataclasses.replace(use, group_size=n, bytes_sent=sent)
+    sent = sends(use.name, size, group) if moves else 0
+    return dataclasses.replace(use, group_size=group, bytes_sent=sent)

@@ -31,9 +31,9 @@ class Difference(Plain):
     def __str__(self) -> str:
         sizes = f"{units.size(self.before)} → {units.size(self.after)}"
         sign = "+" if not self.before else "-" if not self.after else "~"
-        over = units.axes(self.axes)
+        axes = units.axes(self.axes)
         return (
-            f"{sign} {self.name} over {over}, {self.direction}: {sizes}  {self.line}: {self.text}"
+            f"{sign} {self.name} over {axes}, {self.direction}: {sizes}  {self.line}: {self.text}"
         )
 
 
@@ -56,8 +56,8 @@ def changes_since(path: Path, report: Facts) -> Changes:
     """Compare a report with one of the same program in a JSON file."""
     old = _read(path, report.name)
     before, after = _grouped(old["collectives"]), _grouped(report.to_dict()["collectives"])
-    found = tuple(sorted(_differences(before, after), key=lambda one: one.before - one.after))
-    return Changes(int(old["bytes_sent"]), report.bytes_sent, found)
+    changes = tuple(sorted(_differences(before, after), key=lambda row: row.before - row.after))
+    return Changes(int(old["bytes_sent"]), report.bytes_sent, changes)
 
 
 Key = tuple[str, tuple[str, ...], str, str, str]
@@ -65,15 +65,15 @@ Key = tuple[str, tuple[str, ...], str, str, str]
 
 def _grouped(rows: list[Mapping[str, Any]]) -> dict[Key, tuple[int, int]]:
     """Group bytes by kind and source text, since line numbers change when lines are inserted."""
-    found: dict[Key, tuple[int, int]] = {}
+    groups: dict[Key, tuple[int, int]] = {}
     for row in rows:
-        where = row["where"]
-        file = Path(where["file"]).name
-        key = row["name"], tuple(row["axes"]), row["direction"], file, where["text"]
-        total, _ = found.get(key, (0, 0))
-        sent = row["total_bytes"] if row["counted"] else 0
-        found[key] = total + sent, where["line"]
-    return found
+        line = row["where"]
+        file = Path(line["file"]).name
+        key = row["name"], tuple(row["axes"]), row["direction"], file, line["text"]
+        total, _ = groups.get(key, (0, 0))
+        bytes_sent = row["total_bytes"] if row["counted"] else 0
+        groups[key] = total + bytes_sent, line["line"]
+    return groups
 
 
 def _differences(
@@ -93,13 +93,13 @@ def _read(path: Path, name: str) -> Mapping[str, Any]:
     except (OSError, ValueError) as error:
         raise _no_report(path, f"it cannot be read: {error}") from None
     reports = data if isinstance(data, list) else [{"report": data}]
-    found = [one.get("report") for one in reports if isinstance(one, Mapping)]
-    found = [one for one in found if isinstance(one, Mapping) and "collectives" in one]
-    if len(found) > 1:
-        found = [one for one in found if one.get("name") == name]
-    if len(found) != 1:
+    matches = [item.get("report") for item in reports if isinstance(item, Mapping)]
+    matches = [item for item in matches if isinstance(item, Mapping) and "collectives" in item]
+    if len(matches) > 1:
+        matches = [item for item in matches if item.get("name") == name]
+    if len(matches) != 1:
         raise _no_report(path, f"there is no report of {name} in it")
-    return found[0]
+    return matches[0]
 
 
 def _no_report(path: Path, what: str) -> ShardwiseError:

@@ -115,17 +115,18 @@ def _report(
     suggest: bool,
 ) -> Report:
     body = _operations(traced)
-    whole = mesh_of(traced, mesh)
-    axes = _axes(body, mesh if whole is None or is_sharded(body) else whole)
+    full_mesh = mesh_of(traced, mesh)
+    axes = _axes(body, mesh if full_mesh is None or is_sharded(body) else full_mesh)
     paths = traced.argument_paths
-    given = body.ins[len(body.ins) - len(paths) :]
-    layouts = Layouts(body, _shardings(traced, given, axes))
-    meant = Meant.of(body, traced.constants, paths) if is_sharded(body) else Meant()
-    recorder = Recorder(layouts, Passes(body), meant)
+    inputs = body.ins[len(body.ins) - len(paths) :]
+    layouts = Layouts(body, _shardings(traced, inputs, axes))
+    meaning = Meant.of(body, traced.constants, paths) if is_sharded(body) else Meant()
+    recorder = Recorder(layouts, Passes(body), meaning)
     steps, tally = recorder.steps(body, Around())
     read = {atom for op in body.ops for atom in op.ins} | set(body.outs)
     arguments = tuple(
-        _held(path, var, layouts, axes, var in read) for path, var in zip(paths, given, strict=True)
+        _held(path, var, layouts, axes, var in read)
+        for path, var in zip(paths, inputs, strict=True)
     )
     results = tuple(
         _held(path, _as_var(atom, aval), layouts, axes)
@@ -134,13 +135,13 @@ def _report(
         )
     )
     names = dict.fromkeys((var for var in body.ins if var in read), "constant")
-    names |= {var: path for path, var in zip(paths, given, strict=True) if var in read}
+    names |= {var: path for path, var in zip(paths, inputs, strict=True) if var in read}
     memory = memory_of(
         body,
         layouts,
         names,
-        sum(one.bytes for one in arguments if one.used),
-        sum(one.bytes for one in results),
+        sum(array.bytes for array in arguments if array.used),
+        sum(array.bytes for array in results),
     )
     devices = math.prod(axis.size for axis in axes)
     report = Report(
@@ -153,11 +154,13 @@ def _report(
         traffic=traffic_of(recorder.collectives, axes),
         memory=memory,
         work=_work(tally, devices),
-        notes=notes_of(recorder.collectives, meant.failed),
+        notes=notes_of(recorder.collectives, meaning.failed),
         source=place_of(f),
     )
-    left = left_to_compiler(body, layouts, axes)
-    plan = Plan(compile, whole, is_sharded(body), left, meant.failed, tally.products, suggest)
+    unread = left_to_compiler(body, layouts, axes)
+    plan = Plan(
+        compile, full_mesh, is_sharded(body), unread, meaning.failed, tally.products, suggest
+    )
     return with_compiled(report, traced, plan)
 
 
@@ -170,24 +173,24 @@ def _operations(traced: Traced) -> Body:
 
 def _axes(body: Body, mesh: Mesh | AbstractMesh | None) -> tuple[Axis, ...]:
     """Return the axes of the mesh, and those of meshes that the program has itself."""
-    found = dict.fromkeys(axes_of(mesh).values() if mesh is not None else ())
+    axes = dict.fromkeys(axes_of(mesh).values() if mesh is not None else ())
     for op in walk(body.ops):
-        found |= dict.fromkeys(op.scope)
-    return tuple(found)
+        axes |= dict.fromkeys(op.scope)
+    return tuple(axes)
 
 
 def _shardings(traced: Traced, given: list[Var], axes: tuple[Axis, ...]) -> dict[Var, Placement]:
     """Return the layout of arguments that have a sharding or a spec."""
     by_name = {axis.name: axis for axis in axes}
     values = traced.values[len(traced.values) - len(given) :]
-    found = {}
+    placements = {}
     for var, value, spec in zip(given, values, traced.specs, strict=True):
         sharding = getattr(value, "sharding", None)
         if isinstance(sharding, jax.sharding.NamedSharding) and sharding.mesh.size > 1:
             spec = sharding.spec if spec is None else spec
         if spec is not None:
-            found[var] = placement(spec, len(var.shape), by_name)
-    return found
+            placements[var] = placement(spec, len(var.shape), by_name)
+    return placements
 
 
 def _as_var(atom: Any, aval: Any) -> Var:

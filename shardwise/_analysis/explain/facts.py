@@ -111,7 +111,7 @@ class Facts(Plain):
     @property
     def bytes_sent(self) -> int:
         """Sent by one device in one call; a `while` counts as one iteration."""
-        return sum(one.bytes for one in self.traffic)
+        return sum(row.bytes for row in self.traffic)
 
     @property
     def redundant(self) -> tuple[CollectiveUse, ...]:
@@ -124,29 +124,29 @@ class Facts(Plain):
         groups: dict[Any, list[int]] = {}
         for place, use in enumerate(self.collectives):
             if use.redundant is not None and use.counted:
-                why = use.redundant.reason, use.redundant.remedy
-                groups.setdefault((*why, use.where.file, use.where.line), []).append(place)
-        found = [self._saving(tuple(places)) for places in groups.values()]
-        return tuple(sorted(found, key=lambda one: (one.memory > 0, -one.bytes)))
+                reason = use.redundant.reason, use.redundant.remedy
+                groups.setdefault((*reason, use.where.file, use.where.line), []).append(place)
+        savings = [self._saving(tuple(places)) for places in groups.values()]
+        return tuple(sorted(savings, key=lambda saving: (saving.memory > 0, -saving.bytes)))
 
     def _saving(self, places: tuple[int, ...]) -> Saving:
         uses = [self.collectives[place] for place in places]
-        what = [use.redundant for use in uses if use.redundant is not None]
+        parts = [use.redundant for use in uses if use.redundant is not None]
         return Saving(
-            what[0].reason,
-            what[0].remedy,
+            parts[0].reason,
+            parts[0].remedy,
             uses[0].where,
             places,
-            sum(one.bytes for one in what),
+            sum(redundant.bytes for redundant in parts),
             sum(self.cost.saved[place] for place in places) if self.cost else None,
-            sum(one.memory for one in what),
+            sum(redundant.memory for redundant in parts),
         )
 
     @property
     def redundant_bytes(self) -> int:
         """Bytes that one device sends in one call but could save at no cost in memory."""
-        found = (use.redundant for use in self.redundant)
-        return sum(one.bytes for one in found if one is not None and not one.memory)
+        parts = (use.redundant for use in self.redundant)
+        return sum(part.bytes for part in parts if part is not None and not part.memory)
 
     @property
     def launches(self) -> tuple[Launch, ...]:
@@ -167,7 +167,7 @@ class Facts(Plain):
     @property
     def unknown(self) -> bool:
         """Whether a trip count is unknown, so that totals are lower bounds."""
-        return any(one.count is None for one in self.collectives)
+        return any(use.count is None for use in self.collectives)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the whole report as plain data."""

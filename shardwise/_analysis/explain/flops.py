@@ -52,7 +52,7 @@ def shape_of(atom: Var | Lit) -> tuple[int, ...]:
 def _dot(op: Leaf) -> float:
     """Count a multiplication and an addition for each term of each element."""
     (contracted, _), _ = op.params["dimension_numbers"]
-    terms = math.prod(shape_of(op.ins[0])[d] for d in contracted)
+    terms = math.prod(shape_of(op.ins[0])[dim] for dim in contracted)
     return 2.0 * _size(op.outs[0]) * terms
 
 
@@ -70,18 +70,18 @@ def _square(op: Leaf) -> tuple[float, float]:
 
 
 def _cholesky(op: Leaf) -> float:
-    count, n = _square(op)
-    return count * n**3 / 3
+    count, size = _square(op)
+    return count * size**3 / 3
 
 
 def _lu(op: Leaf) -> float:
-    count, n = _square(op)
-    return count * 2 * n**3 / 3
+    count, size = _square(op)
+    return count * 2 * size**3 / 3
 
 
 def _triangular(op: Leaf) -> float:
-    _, n = _square(op)
-    return n * _size(op.ins[1])
+    _, size = _square(op)
+    return size * _size(op.ins[1])
 
 
 _RULES: dict[str, tuple[str, Callable[[Leaf], float]]] = {

@@ -86,9 +86,9 @@ class Hardware:
             value: Any = getattr(self, field.name)
             if isinstance(value, numbers.Real):
                 # NumPy numbers are not JSON, and 8.0 devices cannot be an array size.
-                whole = isinstance(value, numbers.Integral) or field.name == "node"
-                plain: Any = int if whole else float
-                object.__setattr__(self, field.name, plain(value))
+                is_integer = isinstance(value, numbers.Integral) or field.name == "node"
+                convert: Any = int if is_integer else float
+                object.__setattr__(self, field.name, convert(value))
 
     def peak(self, dtype: str) -> float:
         """Return the peak FLOPs per second of matrix products of a dtype."""
@@ -108,14 +108,14 @@ class Hardware:
         """
         _need_text("name", name)
         if name not in PROFILES:
-            near = difflib.get_close_matches(name, PROFILES, n=1)
+            matches = difflib.get_close_matches(name, PROFILES, n=1)
             raise ShardwiseError(
                 explain_error(
                     f"there is no profile {name!r}; there are {', '.join(PROFILES)}",
                     where="hardware",
                     rule="A hardware is the name of a described profile, or numbers of your own.",
-                    remedy=f"did you mean {near[0]!r}?"
-                    if near
+                    remedy=f"did you mean {matches[0]!r}?"
+                    if matches
                     else "name one of these, or give sw.Hardware(name=..., flops=..., ...).",
                 )
             )
@@ -226,4 +226,4 @@ _V5P = Hardware(
     "chip between slices.",
 )
 
-PROFILES = {one.name: one for one in (_H100, _H200, _H200_NETWORK, _V5E, _V5P)}
+PROFILES = {item.name: item for item in (_H100, _H200, _H200_NETWORK, _V5E, _V5P)}

@@ -32,17 +32,17 @@ class Meant:
         if operations > MOST:
             return cls(failed=f"it has {operations:,} operations")
         try:
-            kept = keep(body, constants, paths)
-            return cls(kept, plans(body, kept))
+            meanings = keep(body, constants, paths)
+            return cls(meanings, plans(body, meanings))
         except Exception as error:
             return cls(failed=f"{type(error).__name__}: {error}")
 
     def holding(self, op: Collective) -> Holding | None:
         """Return what each device holds before and after a collective."""
-        known = self.kept.of(op) if self.kept else None
-        if known is None:
+        facts = self.kept.of(op) if self.kept else None
+        if facts is None:
             return None
-        return Holding(holding(known.ins[0], known.names), holding(known.outs[0], known.names))
+        return Holding(holding(facts.ins[0], facts.names), holding(facts.outs[0], facts.names))
 
     def also(self, op: Collective) -> Collective | None:
         """Return another collective that becomes unnecessary if this one is avoided."""
@@ -56,9 +56,9 @@ class Meant:
         plan = self.plans.get(id(op))
         if plan is None:
             return None
-        instead = tuple(_instead(other, use) for other in plan.others)
+        instead = tuple(_instead(replacement, use) for replacement in plan.others)
         place, total = (also[0], also[1].total_bytes) if also is not None else (None, 0)
-        saved = use.total_bytes + total - sum(one.total_bytes for one in instead)
+        saved = use.total_bytes + total - sum(use_instead.total_bytes for use_instead in instead)
         if saved <= 0:
             return None
         return Redundant(

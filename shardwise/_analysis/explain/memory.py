@@ -67,16 +67,16 @@ def fused(body: Body) -> set[Var]:
             if isinstance(atom, Var):
                 readers.setdefault(atom, []).append(op)
     results = {id(atom) for atom in body.outs}
-    found = set()
+    values = set()
     for op in body.ops:
         if not isinstance(op, Leaf) or op.name not in FUSES:
             continue
         for var in op.outs:
-            into = readers.get(var, [])
-            fits = all(isinstance(one, Leaf) and one.name in READS_FUSED for one in into)
-            if fits and id(var) not in results and (len(into) == 1 or op.name in FREE):
-                found.add(var)
-    return found
+            users = readers.get(var, [])
+            fits = all(isinstance(user, Leaf) and user.name in READS_FUSED for user in users)
+            if fits and id(var) not in results and (len(users) == 1 or op.name in FREE):
+                values.add(var)
+    return values
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,8 +104,8 @@ class Moment:
 
     def peak(self) -> Peak:
         """Return a copy of this moment: the live values change as the walk goes on."""
-        where = self.inside.where if self.inside.bytes else self.op.where
-        return Peak(self.bytes, (*self.alive.items(), *self.inside.values), where)
+        line = self.inside.where if self.inside.bytes else self.op.where
+        return Peak(self.bytes, (*self.alive.items(), *self.inside.values), line)
 
 
 class Walk:
@@ -125,23 +125,23 @@ class Walk:
         # Walk a second time up to the peak: copying the live values at each new peak would be slow.
         highest = sizes.index(max(sizes))
         moments = self.moments(body, start, keep)
-        return next(moment.peak() for at, moment in enumerate(moments) if at == highest)
+        return next(moment.peak() for index, moment in enumerate(moments) if index == highest)
 
     def moments(self, body: Body, start: dict[Var, int], keep: Iterable[Atom]) -> Iterator[Moment]:
         """Yield each operation with the values that are live while it runs."""
         skip = fused(body)
         root: dict[Var, Var] = {}
-        last = _last_reads(body, keep, root)
+        reads = _last_reads(body, keep, root)
         alive, total = dict(start), sum(start.values())
         for index, op in enumerate(body.ops):
             self.makers.update(dict.fromkeys(op.outs, op))
-            made = [] if is_view(op) else [v for v in op.outs if v not in skip and v in last]
-            for var in made:
+            writes = [] if is_view(op) else [v for v in op.outs if v not in skip and v in reads]
+            for var in writes:
                 alive[var] = self.layouts.bytes(var)
                 total += alive[var]
             yield Moment(op, alive, total, self._inside(op))
             for var in {root.get(a, a) for a in [*op.ins, *op.outs] if isinstance(a, Var)}:
-                if last.get(var, index) <= index and var in alive and var not in start:
+                if reads.get(var, index) <= index and var in alive and var not in start:
                     total -= alive.pop(var)
 
     def _inside(self, op: Op) -> Peak:
@@ -166,18 +166,18 @@ class Walk:
 
 def _last_reads(body: Body, keep: Iterable[Atom], root: dict[Var, Var]) -> dict[Var, int]:
     """Return for each value the last operation that needs it, with views resolved."""
-    last: dict[Var, int] = {}
+    last_reads: dict[Var, int] = {}
     for index, op in enumerate(body.ops):
         for atom in op.ins:
             if isinstance(atom, Var):
-                last[root.get(atom, atom)] = index
+                last_reads[root.get(atom, atom)] = index
         source = op.ins[0] if is_view(op) else None
         if isinstance(source, Var):
             root.update(dict.fromkeys(op.outs, root.get(source, source)))
     for atom in keep:
         if isinstance(atom, Var):
-            last[root.get(atom, atom)] = len(body.ops)
-    return last
+            last_reads[root.get(atom, atom)] = len(body.ops)
+    return last_reads
 
 
 def memory_of(
@@ -190,13 +190,13 @@ def memory_of(
     moments = walk.moments(body, start, body.outs)
     timeline = [(index, moment.bytes) for index, moment in enumerate(moments)]
     ordered = sorted(peak.values, key=lambda pair: -pair[1])
-    shown = ordered[:SHOWN]
+    largest = ordered[:SHOWN]
     return Memory(
         arguments=arguments,
         results=results,
         peak=peak.bytes,
         peak_where=peak.where,
-        live=tuple(_live(var, size, names, walk, layouts) for var, size in shown),
+        live=tuple(_live(var, size, names, walk, layouts) for var, size in largest),
         rest=sum(size for _, size in ordered[SHOWN:]),
         timeline=_thinned(timeline),
     )
@@ -204,13 +204,13 @@ def memory_of(
 
 def _live(var: Var, size: int, names: dict[Var, str], walk: Walk, layouts: Layouts) -> Live:
     op = walk.makers.get(var)
-    made = getattr(op, "name", type(op).__name__.lower()) if op else "loop input"
-    where = op.where if op else NOWHERE
-    return Live(names.get(var, made), layouts.local_shape(var), var.kind, size, where)
+    kind = getattr(op, "name", type(op).__name__.lower()) if op else "loop input"
+    line = op.where if op else NOWHERE
+    return Live(names.get(var, kind), layouts.local_shape(var), var.kind, size, line)
 
 
 def _thinned(points: list[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
     """Reduce a timeline to at most `POINTS` points, the highest of each stretch."""
     width = -(-len(points) // POINTS) or 1
-    stretches = (points[at : at + width] for at in range(0, len(points), width))
+    stretches = (points[start : start + width] for start in range(0, len(points), width))
     return tuple(max(stretch, key=lambda point: point[1]) for stretch in stretches)

@@ -14,18 +14,18 @@ from ..._program import Atom, Body, Op, Var, comparable, doing, with_bodies
 
 def merged(body: Body) -> Body:
     """Return the list with each operation once, including those in nested lists."""
-    same: dict[Var, Var] = {}
-    known: dict[Any, Op] = {}
+    replaced: dict[Var, Var] = {}
+    seen: dict[Any, Op] = {}
     ops = []
     for op in body.ops:
-        ins = [_first(atom, same) for atom in op.ins]
-        what = doing(op)
-        first = op if what is None else known.setdefault((what, comparable(ins)), op)
+        ins = [_first(atom, replaced) for atom in op.ins]
+        key = doing(op)
+        first = op if key is None else seen.setdefault((key, comparable(ins)), op)
         if first is not op:
-            same.update(zip(op.outs, first.outs, strict=True))
+            replaced.update(zip(op.outs, first.outs, strict=True))
             continue
         ops.append(with_bodies(dataclasses.replace(op, ins=ins), merged))
-    return Body(body.ins, ops, [_first(atom, same) for atom in body.outs])
+    return Body(body.ins, ops, [_first(atom, replaced) for atom in body.outs])
 
 
 def _first(atom: Atom, same: dict[Var, Var]) -> Atom:

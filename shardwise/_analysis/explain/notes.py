@@ -15,19 +15,19 @@ from .placing import KEEPS_LAYOUT, Layouts
 def left_to_compiler(body: Body, layouts: Layouts, axes: Sequence[Axis]) -> tuple[str, ...]:
     """Return what only the compiler decides, each item once, in program order."""
     ops = list(walk(body.ops))
-    found = [*_no_body(body), *_left_to_compiler(ops, axes), *_moved(ops, layouts)]
-    return tuple(dict.fromkeys([*found, *_outside(ops, layouts)]))
+    items = [*_no_body(body), *_left_to_compiler(ops, axes), *_moved(ops, layouts)]
+    return tuple(dict.fromkeys([*items, *_outside(ops, layouts)]))
 
 
 def notes_of(uses: Sequence[CollectiveUse], unread: str = "") -> tuple[str, ...]:
     """Return the limits of the figures; `unread` says why the symbolic analysis failed."""
-    found = list(_counts(uses))
+    notes = list(_counts(uses))
     if unread and any(use.by == "program" for use in uses):
-        found.append(
+        notes.append(
             f"what the values mean is not known ({unread}), so nothing is said of who holds what "
             "between collectives, or of what is redundant."
         )
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys(notes))
 
 
 def _no_body(body: Body) -> Iterator[str]:
@@ -41,13 +41,13 @@ def _no_body(body: Body) -> Iterator[str]:
 
 
 def _left_to_compiler(ops: list[Op], axes: Sequence[Axis]) -> Iterator[str]:
-    inside = [op for op in ops if op.scope]
+    scoped = [op for op in ops if op.scope]
     for axis in axes:
-        apart = next((op for op in inside if axis not in op.scope), None)
-        if apart is not None and axis.size > 1:
+        outside = next((op for op in scoped if axis not in op.scope), None)
+        if outside is not None and axis.size > 1:
             yield (
                 f"axis {axis.name!r} is left to the compiler in the shard_map around "
-                f"{apart.where}; what it sends along that axis is not counted."
+                f"{outside.where}; what it sends along that axis is not counted."
             )
 
 
@@ -60,12 +60,12 @@ def _moved(ops: list[Op], layouts: Layouts) -> Iterator[str]:
             pairs = [(atom, ()) for atom in op.ins]
         else:
             continue
-        for atom, wanted in pairs:
-            held = layouts.known.get(atom) if isinstance(atom, Var) else None
-            if held is not None and not _is_part(held, wanted):
+        for atom, needed in pairs:
+            layout = layouts.known.get(atom) if isinstance(atom, Var) else None
+            if layout is not None and not _is_part(layout, needed):
                 yield (
-                    f"{op.where}: an array is held as {_spec(held)} and needed as "
-                    f"{_spec(wanted)}; the compiler moves it, and what that sends is not counted."
+                    f"{op.where}: an array is held as {_spec(layout)} and needed as "
+                    f"{_spec(needed)}; the compiler moves it, and what that sends is not counted."
                 )
 
 

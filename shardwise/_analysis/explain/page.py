@@ -65,9 +65,9 @@ def _render(template: str, report: Facts) -> str:
 
 def _now() -> datetime.datetime:
     """Return the current time, or `SOURCE_DATE_EPOCH` for reproducible builds."""
-    said = os.environ.get("SOURCE_DATE_EPOCH", "")
+    text = os.environ.get("SOURCE_DATE_EPOCH", "")
     zone = datetime.UTC
-    return datetime.datetime.fromtimestamp(int(said), zone) if said else datetime.datetime.now(zone)
+    return datetime.datetime.fromtimestamp(int(text), zone) if text else datetime.datetime.now(zone)
 
 
 @functools.cache
@@ -147,12 +147,12 @@ class View:
         """A figure and a description of each layout, with its arrays."""
         return [
             {
-                "picture": _picture(mesh.shards(self.report, one)),
-                "words": one.words(self.report),
-                "arrays": (*one.arguments, *one.results),
+                "picture": _picture(mesh.shards(self.report, layout)),
+                "words": layout.words(self.report),
+                "arrays": (*layout.arguments, *layout.results),
                 "shown": SHOWN,
             }
-            for one in mesh.layouts(self.report)
+            for layout in mesh.layouts(self.report)
         ]
 
     @property
@@ -184,15 +184,15 @@ class View:
     def caller(self, entry: Entry) -> Where | None:
         """Return the line that called the function containing a collective, if several collectives
         share the collective's own line."""
-        own = entry.uses[0].where
-        firsts = (self.report.collectives[one.collectives[0]] for one in self.report.launches)
-        alike = sum((use.where.file, use.where.line) == (own.file, own.line) for use in firsts)
-        return entry.uses[0].caller if alike > 1 and entry.uses[0].caller.file else None
+        line = entry.uses[0].where
+        firsts = (self.report.collectives[launch.collectives[0]] for launch in self.report.launches)
+        count = sum((use.where.file, use.where.line) == (line.file, line.line) for use in firsts)
+        return entry.uses[0].caller if count > 1 and entry.uses[0].caller.file else None
 
     def findings(self, entry: Entry) -> list[Remark]:
         """Return the findings on the line of a collective."""
         places = set(entry.launch.collectives) if entry.launch else set()
-        return [one for one in self.report.findings if places.intersection(one.collectives)]
+        return [note for note in self.report.findings if places.intersection(note.collectives)]
 
     def figure(self, name: str) -> Markup:
         """Return a chart by its name."""

@@ -42,7 +42,7 @@ class Layouts:
     def local_shape(self, var: Var) -> tuple[int, ...]:
         """Return the shape of one device's part."""
         parts = [math.prod(axis.size for axis in row) for row in self.of(var)]
-        return tuple(-(-size // n) for size, n in zip(var.shape, parts, strict=True))
+        return tuple(-(-size // count) for size, count in zip(var.shape, parts, strict=True))
 
     def bytes(self, var: Var) -> int:
         """Return the bytes of one device's part."""
@@ -61,10 +61,10 @@ class Layouts:
             elif isinstance(op, Leaf) and not op.scope and op.name in KEEPS_LAYOUT:
                 for out in op.outs:
                     self._put(out, next(self._alike(op, out), None))
-            for inner, same in self._nested(op):
-                self._share(same)
+            for inner, tied in self._nested(op):
+                self._share(tied)
                 self._forth(inner)
-                self._share(same)
+                self._share(tied)
 
     def _back(self, body: Body) -> None:
         for op in reversed(body.ops):
@@ -74,10 +74,10 @@ class Layouts:
                 for atom in op.ins:
                     if isinstance(atom, Var) and atom.shape == op.outs[0].shape:
                         self._put(atom, self.known.get(op.outs[0]))
-            for inner, same in self._nested(op):
-                self._share(same)
+            for inner, tied in self._nested(op):
+                self._share(tied)
                 self._back(inner)
-                self._share(same)
+                self._share(tied)
 
     def _within(self, placement: Placement, part: Var) -> Placement:
         """Return a layout with the axes of a nested `shard_map` appended."""

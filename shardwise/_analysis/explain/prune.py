@@ -24,12 +24,12 @@ def pruned(body: Body) -> Body:
 def _needed(body: Body, wanted: Sequence[bool]) -> Body:
     """Return the part of a list that the wanted results need; its inputs stay."""
     outs = _those(body.outs, wanted)
-    used = set(map(id, outs))
+    needed_ids = set(map(id, outs))
     ops: list[Op] = []
     for op in reversed(body.ops):
-        if op.effectful or any(id(var) in used for var in op.outs):
-            ops.append(_lighter(op, used))
-            used |= set(map(id, ops[-1].ins))
+        if op.effectful or any(id(var) in needed_ids for var in op.outs):
+            ops.append(_lighter(op, needed_ids))
+            needed_ids |= set(map(id, ops[-1].ins))
     return Body(body.ins, ops[::-1], outs)
 
 
@@ -65,8 +65,8 @@ def _while(op: While, wanted: list[bool]) -> While:
     cond = _needed(op.cond, [True])
     decides = _reads(cond)
     wanted = [
-        one or id(var) in decides
-        for one, var in zip(wanted, op.cond.ins[op.cond_consts :], strict=True)
+        is_wanted or id(var) in decides
+        for is_wanted, var in zip(wanted, op.cond.ins[op.cond_consts :], strict=True)
     ]
     carried, body = _fixed_point(op.body, wanted, op.body_consts, len(wanted))
     first = op.cond_consts + op.body_consts
@@ -88,7 +88,7 @@ def _fixed_point(
         inner = _needed(body, [*carried, *wanted[carry:]])
         read = _reads(inner)
         ins = body.ins[consts : consts + carry]
-        more = [one or id(var) in read for one, var in zip(carried, ins, strict=True)]
+        more = [is_carried or id(var) in read for is_carried, var in zip(carried, ins, strict=True)]
         if more == carried:
             return carried, inner
         carried = more
@@ -104,4 +104,4 @@ def _behind(ins: list[Var], consts: int, carried: list[bool]) -> list[Var]:
 
 
 def _those(values: Sequence[T], keep: Sequence[bool]) -> list[T]:
-    return [value for value, kept in zip(values, keep, strict=True) if kept]
+    return [value for value, keep_it in zip(values, keep, strict=True) if keep_it]

@@ -76,8 +76,8 @@ class Around:
 
     def inside(self, op: Op, length: int = 1) -> Around:
         """Return the context of the body of `op`, which runs `length` times."""
-        known = self.known and not isinstance(op, While)
-        return Around(self.count * length, known, self.module_of(op))
+        is_known = self.known and not isinstance(op, While)
+        return Around(self.count * length, is_known, self.module_of(op))
 
     def module_of(self, op: Op) -> str:
         """Return the Flax module of an operation, or the user's own `jax.named_scope`."""
@@ -102,13 +102,13 @@ class Recorder:
     def steps(self, body: Body, around: Around) -> tuple[tuple[Step, ...], Tally]:
         """Return the steps of a list of operations, and the work of running it once."""
         skip = fused(body)
-        found: list[Step] = []
+        finished: list[Step] = []
         total, part, ops = Tally(), Tally(), []
 
         def close() -> None:
             nonlocal part, ops
             if part.operations:
-                found.append(self._compute(ops, part, around))
+                finished.append(self._compute(ops, part, around))
             total.add(part)
             part, ops = Tally(), []
 
@@ -120,11 +120,11 @@ class Recorder:
                 ops.append(op)
                 continue
             close()
-            step, tally = self._meeting(op, around, found)
-            found.append(step)
+            step, tally = self._meeting(op, around, finished)
+            finished.append(step)
             total.add(tally)
         close()
-        return tuple(found), total
+        return tuple(finished), total
 
     def _meeting(self, op: Op, around: Around, before: list[Step]) -> tuple[Step, Tally]:
         match op:
@@ -138,8 +138,8 @@ class Recorder:
             case While():
                 inner = around.inside(op)
                 steps, tally = self.steps(op.cond, inner)
-                more, rest = self.steps(op.body, inner)
-                tally.add(rest)
+                more, body_tally = self.steps(op.body, inner)
+                tally.add(body_tally)
                 return self._nested("while", op, around, ((*steps, *more),), tally), tally
             case Cond():
                 return self._cond(op, around)
@@ -154,42 +154,42 @@ class Recorder:
             branches.append(self.steps(branch, around.inside(op)))
         starts.append(len(self.collectives))
         costs = [(tally.sent, tally.flops, tally.moved) for _, tally in branches]
-        chosen = costs.index(max(costs))
+        costliest = costs.index(max(costs))
         for number in range(len(branches)):
-            if number != chosen:
+            if number != costliest:
                 for index in range(starts[number], starts[number + 1]):
                     use = self.collectives[index]
                     self.collectives[index] = dataclasses.replace(use, counted=False)
-        tally = branches[chosen][1]
+        tally = branches[costliest][1]
         bodies = tuple(steps for steps, _ in branches)
-        return self._nested("cond", op, around, bodies, tally, counted=chosen), tally
+        return self._nested("cond", op, around, bodies, tally, counted=costliest), tally
 
     def _collective(self, op: Collective, around: Around, before: list[Step]) -> tuple[Step, Tally]:
         operand = op.ins[0]
         shape, dtype, size = _type(operand, op)
-        n = group_size(op)
-        sent = RULES[op.name].sends(size, n) if _moves(op) else 0
+        count = group_size(op)
+        bytes_sent = RULES[op.name].sends(size, count) if _moves(op) else 0
         names = tuple(axis.name for axis in op.axes)
         direction = self.passes.of(op)
         # Collectives called inside a library may have no line in the user's code.
-        where = op.where if op.where.file else anywhere(op.source)
-        if operand in self.launched or not self._alike(op.name, names, direction, where, before):
+        line = op.where if op.where.file else anywhere(op.source)
+        if operand in self.launched or not self._alike(op.name, names, direction, line, before):
             self.launch, self.launched = self.launch + 1, set()
         self.launched |= set(op.outs)
         module = around.module_of(op)
         use = CollectiveUse(
             name=op.name,
             axes=names,
-            group_size=n,
+            group_size=count,
             shape=shape,
             dtype=dtype,
             bytes=size,
             count=around.count if around.known else None,
             least=around.count,
-            bytes_sent=sent,
+            bytes_sent=bytes_sent,
             direction=direction,
-            where=where,
-            caller=caller_of(op.source, where) or NOWHERE,
+            where=line,
+            caller=caller_of(op.source, line) or NOWHERE,
             module=module,
             launch=self.launch,
             meaning=self.meant.holding(op),
@@ -198,8 +198,8 @@ class Recorder:
         self.places[id(op)] = index
         redundant = self.meant.redundant(op, use, self._also(op))
         self.collectives.append(dataclasses.replace(use, redundant=redundant))
-        step = Step("collective", where, collective=index, direction=direction, module=module)
-        return step, Tally(sent=sent)
+        step = Step("collective", line, collective=index, direction=direction, module=module)
+        return step, Tally(sent=bytes_sent)
 
     def _also(self, op: Collective) -> tuple[int, CollectiveUse] | None:
         """Return another collective that becomes unnecessary with this one, and its index."""
@@ -213,10 +213,10 @@ class Recorder:
         self, name: str, axes: tuple[str, ...], direction: str, where: Where, before: list[Step]
     ) -> bool:
         """Return whether it directly follows a collective of the same kind and pass, or call."""
-        last = before[-1].collective if before else None
-        if last is None:
+        place = before[-1].collective if before else None
+        if place is None:
             return False
-        use = self.collectives[last]
+        use = self.collectives[place]
         if (use.name, use.axes) != (name, axes):
             return False
         return use.direction == direction or use.where == where
@@ -234,7 +234,7 @@ class Recorder:
                 tally.add(self.steps(op.body, Around())[1])
             case Cond():
                 inner = [self.steps(branch, Around())[1] for branch in op.branches]
-                tally.add(max(inner, key=lambda one: (one.flops, one.moved)))
+                tally.add(max(inner, key=lambda work: (work.flops, work.moved)))
         return tally
 
     def _compute(self, ops: list[Op], tally: Tally, around: Around) -> Step:
@@ -277,13 +277,13 @@ class Recorder:
             tally.uncounted.add(op.name)
             return
         kind, flops = counted
-        over = op.needs
+        axes = op.needs
         if not op.scope:
             split = self.layouts.axes(op.outs[0]) if op.outs else ()
             flops /= math.prod(axis.size for axis in split)
-            over = frozenset(split)
+            axes = frozenset(split)
         tally.kinds[kind] = flops
-        tally.distinct += flops * math.prod(axis.size for axis in over)
+        tally.distinct += flops * math.prod(axis.size for axis in axes)
         if kind in ("dot", "convolution"):
             operand = next((atom for atom in op.ins if isinstance(atom, Var)), op.outs[0])
             tally.dots[str(operand.dtype)] = flops
@@ -300,13 +300,13 @@ class Recorder:
         if row.name == "dynamic_update_slice":
             update = op.ins[1]
             return 2 * self.layouts.bytes(update) if isinstance(update, Var) else 0
-        inside = {atom for atom in op.ins if isinstance(atom, Var) and atom not in skip}
-        return written + sum(self.layouts.bytes(var) for var in inside)
+        read = {atom for atom in op.ins if isinstance(atom, Var) and atom not in skip}
+        return written + sum(self.layouts.bytes(var) for var in read)
 
 
 def _talks(op: Op) -> bool:
-    inside = any(True for body in op.bodies for _ in collectives_in(body.ops))
-    return isinstance(op, Collective) or inside
+    has_collective = any(True for body in op.bodies for _ in collectives_in(body.ops))
+    return isinstance(op, Collective) or has_collective
 
 
 def _moves(op: Collective) -> bool:

@@ -56,18 +56,18 @@ class Row:
     @property
     def holds(self) -> list[str]:
         """What devices hold before and after, without repetitions."""
-        told = (one.meaning for one in self.uses)
-        return list(dict.fromkeys(f"{one.before} → {one.after}" for one in told if one))
+        meanings = (use.meaning for use in self.uses)
+        return list(dict.fromkeys(f"{m.before} → {m.after}" for m in meanings if m))
 
     @property
     def reasons(self) -> list[str]:
         """Why the compiler sends them, without repetitions."""
-        return list(dict.fromkeys(one.why.reason for one in self.uses if one.why))
+        return list(dict.fromkeys(use.why.reason for use in self.uses if use.why))
 
     @property
     def bytes(self) -> int:
         """Sent by one device in total, whether or not totals include it."""
-        return sum(one.total_bytes for one in self.uses)
+        return sum(use.total_bytes for use in self.uses)
 
     @property
     def seconds(self) -> float:
@@ -91,14 +91,14 @@ class Row:
 
 def _any_layer(path: str) -> str:
     """Return a path with the numbers of layers replaced: `layers[*]`, `block_*`."""
-    return re.sub(r"\[\d+\]|(?<=_)\d+\b", lambda m: "[*]" if m[0][0] == "[" else "*", path)
+    return re.sub(r"\[\d+\]|(?<=_)\d+\b", lambda match: "[*]" if match[0][0] == "[" else "*", path)
 
 
 def rows_of(report: Facts) -> list[Row]:
     """Group the collectives by the line they come from, in program order."""
     rows: dict[Any, list[int]] = {}
     for place, use in enumerate(report.collectives):
-        where = use.where
+        line = use.where
         key = (
             use.name,
             use.axes,
@@ -109,35 +109,35 @@ def rows_of(report: Facts) -> list[Row]:
             use.by,
             _any_layer(use.of),
         )
-        rows.setdefault((*key, use.group_size, where.file, where.line), []).append(place)
+        rows.setdefault((*key, use.group_size, line.file, line.line), []).append(place)
     return [Row(report, tuple(places)) for places in rows.values()]
 
 
 def dearest(report: Facts) -> list[Row]:
     """Return the most expensive row and those that cost as much; none if there is only one row."""
     rows = rows_of(report)
-    most = max(rows, key=lambda row: row.weight, default=None)
-    if most is None or not most.weight or len(rows) == 1:
+    first = max(rows, key=lambda row: row.weight, default=None)
+    if first is None or not first.weight or len(rows) == 1:
         return []
-    as_much = (row for row in rows if row.weight and _much(row) == _much(most))
-    return [most, *(row for row in as_much if row is not most)]
+    as_much = (row for row in rows if row.weight and _much(row) == _much(first))
+    return [first, *(row for row in as_much if row is not first)]
 
 
 def dearest_in_words(report: Facts) -> str:
     """Describe the most expensive rows in one line."""
     if not (rows := dearest(report)):
         return ""
-    most, *same = rows
-    use, much = most.first, _much(most)
+    row, *equal = rows
+    use, much = row.first, _much(row)
     if report.cost is not None:
-        whole, of = report.cost.communication, "of the communication"
+        total, share_of = report.cost.communication, "of the communication"
     else:
-        whole, of = report.bytes_sent, "of what one device sends"
-    said = "Most expensive" if report.cost is not None else "Most bytes"
-    again = f"; as much at {places(same)}" if same else ""
+        total, share_of = report.bytes_sent, "of what one device sends"
+    label = "Most expensive" if report.cost is not None else "Most bytes"
+    others = f"; as much at {places(equal)}" if equal else ""
     return (
-        f"{said}: {use.name} over {units.axes(use.axes)}, {use.direction}, {use.where}, "
-        f"{much}, {units.share(most.weight / whole)} {of}{again}"
+        f"{label}: {use.name} over {units.axes(use.axes)}, {use.direction}, {use.where}, "
+        f"{much}, {units.share(row.weight / total)} {share_of}{others}"
     )
 
 

@@ -23,24 +23,24 @@ def suggestions(
     traced: Traced, mesh: Mesh | AbstractMesh, result: Compiled, uses: Sequence[CollectiveUse]
 ) -> tuple[Suggestion, ...]:
     """Return constraints on one argument that send less than the program does, the best first."""
-    before = _sent(result)
-    found = []
+    base = _sent(result)
+    better = []
     for place, spec in list(_candidates(result, uses))[:TRIALS]:
         path = result.inputs[place].path
         doing(f"trying {path} as {units.spec(spec)}")
         try:
             constrained = {place: PartitionSpec(*(row or None for row in spec))}
-            other = compiled(traced, result.inputs, mesh, constrained)
+            trial = compiled(traced, result.inputs, mesh, constrained)
         except (CompileError, ShardwiseError, TypeError, ValueError):
             continue  # a constraint that the program does not accept, as along Explicit axes
-        if _sent(other) < before:
+        if _sent(trial) < base:
             code = f"{path} = jax.lax.with_sharding_constraint({path}, {units.spec(spec)})"
-            found.append(Suggestion(code, path, spec, _sent(other), before, other.peak or 0))
-    return tuple(sorted(found, key=lambda one: one.bytes_sent))
+            better.append(Suggestion(code, path, spec, _sent(trial), base, trial.peak or 0))
+    return tuple(sorted(better, key=lambda suggestion: suggestion.bytes_sent))
 
 
 def _sent(result: Compiled) -> int:
-    return sum(one.bytes_sent * one.times for one in result.sent if one.counted)
+    return sum(message.bytes_sent * message.times for message in result.sent if message.counted)
 
 
 def _candidates(result: Compiled, uses: Sequence[CollectiveUse]) -> Iterator[tuple[int, Spec]]:
@@ -50,9 +50,9 @@ def _candidates(result: Compiled, uses: Sequence[CollectiveUse]) -> Iterator[tup
     )
     seen = set()
     for use in largest:
-        for place, one in enumerate(result.inputs):
-            rows = split_over(one.spec)
+        for place, item in enumerate(result.inputs):
+            rows = split_over(item.spec)
             fewer = tuple(tuple(name for name in row if name not in use.axes) for row in rows)
-            if one.path and fewer != tuple(rows) and (place, fewer) not in seen:
+            if item.path and fewer != tuple(rows) and (place, fewer) not in seen:
                 seen.add((place, fewer))
                 yield place, fewer

@@ -104,8 +104,8 @@ def _drawing(report: Facts) -> Iterator[RenderableType]:
         grid.add_row(Text(name, style="dim"), *cells)
     more = len(report.mesh) > 2
     outer = [axis.name for axis in report.mesh[:-2]]
-    where = f", at the first coordinate of {', '.join(outer)}" if more else ""
-    yield _head(f"Devices{where}")
+    suffix = f", at the first coordinate of {', '.join(outer)}" if more else ""
+    yield _head(f"Devices{suffix}")
     yield grid
     yield Text("")
 
@@ -122,13 +122,13 @@ def _some(size: int, most: int) -> list[int | None]:
 def _holdings(report: Facts) -> Iterator[RenderableType]:
     yield _head("Who holds what")
     table = _table("", "whole", "spec", "one device", "bytes", "the same along", right=["bytes"])
-    for held in (report.arguments, report.results):
-        for one in held[:ARRAYS]:
-            table.add_row(*map(Text, _holding(one)))
-        if len(held) > ARRAYS:
-            rest = held[ARRAYS:]
-            bytes_ = units.size(sum(one.bytes for one in rest))
-            table.add_row(f"and {len(rest)} more", "", "", "", bytes_, "")
+    for arrays in (report.arguments, report.results):
+        for array in arrays[:ARRAYS]:
+            table.add_row(*map(Text, _holding(array)))
+        if len(arrays) > ARRAYS:
+            others = arrays[ARRAYS:]
+            bytes_ = units.size(sum(array.bytes for array in others))
+            table.add_row(f"and {len(others)} more", "", "", "", bytes_, "")
     yield table
     yield Text("")
 
@@ -164,14 +164,14 @@ def _collectives(report: Facts) -> Iterator[RenderableType]:
         text.stylize(_color(report, row.first.axes), 0, widths[0])
         yield text
         yield Text(f"    {_source(row)}", style="dim", no_wrap=True, overflow="ellipsis")
-        for why in row.reasons[:WAYS]:
-            yield Text(f"    because {why}", style="dim italic")
+        for reason in row.reasons[:WAYS]:
+            yield Text(f"    because {reason}", style="dim italic")
         for holds in row.holds[:WAYS]:
             yield Text(f"    {holds}", style="dim italic", no_wrap=True, overflow="ellipsis")
     if any(not use.counted for use in report.collectives):
         yield Text("  In brackets: not in the totals.")
-    if said := dearest_in_words(report):
-        yield Text(said)
+    if summary := dearest_in_words(report):
+        yield Text(summary)
     yield Text("")
 
 
@@ -187,10 +187,10 @@ NUMBERS = {"devices", "times", "each", "in all", "time"}
 
 def _line(cells: Mapping[str, str | None], widths: Sequence[int]) -> str:
     """Format a line of the table; the header has names instead of cells."""
-    shown = (name if cell is None else cell for name, cell in cells.items())
+    texts = (name if cell is None else cell for name, cell in cells.items())
     padded = (
         cell.rjust(width) if name in NUMBERS else cell.ljust(width)
-        for name, cell, width in zip(cells, shown, widths, strict=True)
+        for name, cell, width in zip(cells, texts, widths, strict=True)
     )
     return "  ".join(padded)
 
@@ -205,38 +205,38 @@ def _cells(row: Row) -> dict[str, str]:
         "devices": str(use.group_size),
         "array": row.array,
         "times": "unknown" if use.count is None else str(use.count),
-        "each": units.size(sum(one.bytes_sent for one in row.uses)),
+        "each": units.size(sum(use_in_row.bytes_sent for use_in_row in row.uses)),
         "in all": total if use.counted else f"({total})",
         "time": (units.duration(row.seconds) if use.counted else "-") if timed else "",
         "pass": use.direction,
         "by": use.by,
     }
-    shown = {"time": timed, "by": row.report.compiled}
-    return {name: cell for name, cell in cells.items() if shown.get(name, True)}
+    optional = {"time": timed, "by": row.report.compiled}
+    return {name: cell for name, cell in cells.items() if optional.get(name, True)}
 
 
 def _source(row: Row) -> str:
     """Return the location of a collective: its line, module and source text."""
-    where, argument = row.first.where, row.of
-    if argument and not where.file:
+    line, argument = row.first.where, row.of
+    if argument and not line.file:
         return f"the argument {argument}"
     module = f" in {row.module}" if row.module else ""
-    of = f" of {argument}" if argument else ""
-    text = f": {where.text}" if where.text else ""
-    return f"{where}{module}{of}{text}"
+    of_argument = f" of {argument}" if argument else ""
+    text = f": {line.text}" if line.text else ""
+    return f"{line}{module}{of_argument}{text}"
 
 
 def _bars(report: Facts) -> Iterator[RenderableType]:
     if not report.bytes_sent:
         return
-    sent = f"one device sends {'at least ' * report.unknown}{units.size(report.bytes_sent)}"
+    heading = f"one device sends {'at least ' * report.unknown}{units.size(report.bytes_sent)}"
     if report.cost is not None:
-        sent += f" in {units.duration(report.cost.communication)} by the model"
-    yield _head(f"Traffic by axis: {sent}")
+        heading += f" in {units.duration(report.cost.communication)} by the model"
+    yield _head(f"Traffic by axis: {heading}")
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
-    for one in report.traffic:
-        bar = Text("█" * _blocks(one), style=_color(report, one.axes))
-        table.add_row(Text(units.axes(one.axes)), bar, *_amounts(one))
+    for row in report.traffic:
+        bar = Text("█" * _blocks(row), style=_color(report, row.axes))
+        table.add_row(Text(units.axes(row.axes)), bar, *_amounts(row))
     for column in table.columns[2:]:
         column.justify = "right"
     yield table
@@ -261,8 +261,8 @@ def _blocks(one: Traffic) -> int:
 
 
 def _redundant(report: Facts) -> Iterator[RenderableType]:
-    found = report.savings
-    if not found:
+    savings = report.savings
+    if not savings:
         return
     saved = report.redundant_bytes
     if saved:
@@ -275,10 +275,10 @@ def _redundant(report: Facts) -> Iterator[RenderableType]:
         yield _head(words)
     else:
         yield _head("Traffic that memory could spare")
-    for one in found:
-        kept = f", for {units.size(one.memory)} of memory" if one.memory else ""
-        yield Text(f"  {units.size(one.bytes)} at {one.where}{kept}: {one.reason}")
-        yield Text(f"    {one.remedy}", style="dim")
+    for saving in savings:
+        memory = f", for {units.size(saving.memory)} of memory" if saving.memory else ""
+        yield Text(f"  {units.size(saving.bytes)} at {saving.where}{memory}: {saving.reason}")
+        yield Text(f"    {saving.remedy}", style="dim")
     yield Text("  These edits keep the result as it is, right or wrong: sw.check says which.")
     yield Text("")
 
@@ -290,11 +290,11 @@ def _suggestions(report: Facts) -> Iterator[RenderableType]:
     if not report.suggestions:
         return
     yield _head("Constraints that send less; each was compiled")
-    for one in report.suggestions:
-        yield Text(f"  {one.code}")
+    for suggestion in report.suggestions:
+        yield Text(f"  {suggestion.code}")
         yield Text(
-            f"    one device sends {units.size(one.bytes_sent)} instead of "
-            f"{units.size(one.before)} and holds {units.size(one.peak)} at the peak",
+            f"    one device sends {units.size(suggestion.bytes_sent)} instead of "
+            f"{units.size(suggestion.before)} and holds {units.size(suggestion.peak)} at the peak",
             style="dim",
         )
     yield Text("")
@@ -309,8 +309,8 @@ def _memory(report: Facts) -> Text:
     place = f" at {memory.peak_where}" if memory.peak_where.file else ""
     text.append(f"peak of live values {units.size(memory.peak)}{place}\n")
     largest = [
-        f"{one.what} {units.array(one.shape, one.dtype)} {units.size(one.bytes)}"
-        for one in memory.live[:3]
+        f"{value.what} {units.array(value.shape, value.dtype)} {units.size(value.bytes)}"
+        for value in memory.live[:3]
     ]
     return text.append(f"  largest at the peak: {', '.join(largest)}\n" if largest else "")
 
@@ -337,8 +337,8 @@ def _cost(report: Facts, cost: Cost) -> Iterator[RenderableType]:
     if cost.waiting:
         text.append(f", and {units.duration(cost.waiting)} waiting")
     yield text
-    for said in advice(report, cost):
-        yield Padding(Text(said), (0, 0, 0, 2))
+    for sentence in advice(report, cost):
+        yield Padding(Text(sentence), (0, 0, 0, 2))
     if not cost.fits:
         memory = units.size(cost.hardware.memory)
         yield Text(f"  The peak does not fit a device: it has {memory}.", style="red")
@@ -347,8 +347,8 @@ def _cost(report: Facts, cost: Cost) -> Iterator[RenderableType]:
     sizes = [str(point.size) for point in cost.scaling[0].points] if cost.scaling else []
     table = _table("axis", *sizes, right=sizes)
     for curve in cost.scaling:
-        shown = [_band(p.efficiency, p.efficiency_overlapped) for p in curve.points]
-        table.add_row(Text(curve.axis, style=_color(report, (curve.axis,))), *shown)
+        bands = [_band(point.efficiency, point.efficiency_overlapped) for point in curve.points]
+        table.add_row(Text(curve.axis, style=_color(report, (curve.axis,))), *bands)
     yield table
     yield Text("  in percent, without and with overlap\n")
 

@@ -80,8 +80,8 @@ def _slice(report: Facts, step: Step, start: float, seconds: float) -> dict[str,
 def _described(report: Facts, step: Step) -> tuple[str, dict[str, Any]]:
     if step.collective is not None:
         use = report.collectives[step.collective]
-        what = f"{use.name} over {units.axes(use.axes)}"
-        return what, {
+        title = f"{use.name} over {units.axes(use.axes)}"
+        return title, {
             "array": units.array(use.shape, use.dtype),
             "devices": use.group_size,
             "bytes sent": use.bytes_sent,

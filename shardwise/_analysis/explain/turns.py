@@ -22,7 +22,7 @@ def added_up_only(op: Collective, loop: Scan) -> Plan | None:
     """Return a plan for a sum over devices that the loop only accumulates."""
     if op.name != "psum" or op.groups is not None:
         return None
-    if not any(each.collective is op for each in added_up(loop, _is_linear)):
+    if not any(sum_in_loop.collective is op for sum_in_loop in added_up(loop, _is_linear)):
         return None
     name = "pmean" if within(op.source, "pmean") else op.name
     if op.backward and not is_recomputed(loop):

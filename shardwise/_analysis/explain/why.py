@@ -37,16 +37,16 @@ class Reasons:
         self.compiled = compiled
         self.values = list(sharded_values(compiled.whole, compiled.mesh))
         self.by_name: dict[tuple[str, int], list[Sharded]] = {}
-        for one in self.values:
-            line = choose_own(compiled.whole.stack(one.instruction)).line
-            self.by_name.setdefault((one.instruction.op_name, line), []).append(one)
+        for value in self.values:
+            line = choose_own(compiled.whole.stack(value.instruction)).line
+            self.by_name.setdefault((value.instruction.op_name, line), []).append(value)
 
     def of(self, use: CollectiveUse, sent: Sent) -> Why | None:
         """Return the reason for a collective; None if its line does not show it."""
         values = self.by_name.get((sent.instruction.op_name, use.where.line), ())
-        for one in values:
-            if found := self._reason(use, one):
-                return _sliced(found) if sent.sliced else found
+        for value in values:
+            if why := self._reason(use, value):
+                return _sliced(why) if sent.sliced else why
         return None
 
     def _reason(self, use: CollectiveUse, one: Sharded) -> Why | None:
@@ -56,12 +56,12 @@ class Reasons:
         if one.instruction.opcode == "reduce" and use.name not in EXCHANGES:
             return _of_reduction(use, one, operands)
         opcode = one.instruction.opcode
-        found = _across(use, one, operands, self.compiled.mesh) if opcode in ALONG else None
-        if found is None and operands and use.name in EXCHANGES:
-            found = _of_resharding(use, one, operands)
-        if found is None and opcode in MOVES:
-            found = _across(use, one, operands, self.compiled.mesh)
-        return found
+        why = _across(use, one, operands, self.compiled.mesh) if opcode in ALONG else None
+        if why is None and operands and use.name in EXCHANGES:
+            why = _of_resharding(use, one, operands)
+        if why is None and opcode in MOVES:
+            why = _across(use, one, operands, self.compiled.mesh)
+        return why
 
     def replicated(self) -> Iterator[str]:
         """Yield notes on arrays that the partitioner replicates to reshard them, from its log."""
@@ -70,18 +70,18 @@ class Reasons:
             r"(?: efficiently)? for HLO operation %?(.*)"
         )
         for match in rows.finditer(self.compiled.files.log):
-            one = instruction_of(f"  %{match[3]}")
-            if one is None or not one.types:
+            instruction = instruction_of(f"  %{match[3]}")
+            if instruction is None or not instruction.types:
                 continue
-            rank, kind = len(one.types[0].shape), one.types[0]
+            rank, kind = len(instruction.types[0].shape), instruction.types[0]
             specs = [
                 spec_of_sharding(text, rank, self.compiled.mesh) for text in match.groups()[:2]
             ]
-            before, after = ("no spec" if spec is None else units.spec(spec) for spec in specs)
+            old_spec, new_spec = ("no spec" if spec is None else units.spec(spec) for spec in specs)
             array = units.array(kind.shape, kind.dtype)
             yield (
-                f"{self._line_of(one)}: {array} is replicated on every device to get "
-                f"from {before} to {after}, since the compiler knows no direct way "
+                f"{self._line_of(instruction)}: {array} is replicated on every device to get "
+                f"from {old_spec} to {new_spec}, since the compiler knows no direct way "
                 "(involuntary full rematerialization): go there in two steps, or keep one spec."
             )
 
@@ -90,28 +90,28 @@ class Reasons:
         if one.frame:
             return choose_own(self.compiled.whole.stack(one))
         sharding = one.attribute("sharding")
-        alike = (value.instruction for value in self.values)
-        alike = (each for each in alike if each.opcode == one.opcode)
+        candidates = (value.instruction for value in self.values)
+        candidates = (candidate for candidate in candidates if candidate.opcode == one.opcode)
         lines = {
-            choose_own(self.compiled.whole.stack(each))
-            for each in alike
-            if each.attribute("sharding") == sharding
+            choose_own(self.compiled.whole.stack(candidate))
+            for candidate in candidates
+            if candidate.attribute("sharding") == sharding
         }
         places = {(line.file, line.line) for line in lines}
         return lines.pop() if len(places) == 1 else NOWHERE
 
     def shardings(self) -> list[Sharding]:
         """Return how the values of each line are sharded, each sharding once."""
-        found: dict[Sharding, None] = {}
-        for one in self.values:
-            where = choose_own(self.compiled.whole.stack(one.instruction))
-            if where.file and len(one.instruction.types) == 1:
-                backward = "transpose(" in one.instruction.op_name
+        rows: dict[Sharding, None] = {}
+        for value in self.values:
+            line = choose_own(self.compiled.whole.stack(value.instruction))
+            if line.file and len(value.instruction.types) == 1:
+                backward = "transpose(" in value.instruction.op_name
                 direction = "backward" if backward else "forward"
-                kind = one.type
-                row = Sharding(where, one.primitive, kind.shape, kind.dtype, one.spec, direction)
-                found.setdefault(row)
-        return list(found)
+                kind = value.type
+                row = Sharding(line, value.primitive, kind.shape, kind.dtype, value.spec, direction)
+                rows.setdefault(row)
+        return list(rows)
 
 
 def _of_product(
@@ -131,11 +131,11 @@ def _of_product(
         if not split or not _is_part(use, one, mesh):
             return None
         operand, place = split[0]
-        both = "both operands" if len({id(operand) for operand, _ in split}) > 1 else "one operand"
+        which = "both operands" if len({id(operand) for operand, _ in split}) > 1 else "one operand"
         return Why(
             "contraction",
             f"the product sums over a dimension of size {operand.type.shape[place]} that is split "
-            f"over {units.axes(use.axes)} in {both} "
+            f"over {units.axes(use.axes)} in {which} "
             f"({_shown(operands[0])} @ {_shown(operands[1])}), so each device has a partial sum "
             f"of the result, {units.array(one.type.shape, one.type.dtype)}",
             before=None,
@@ -172,16 +172,16 @@ def _of_reduction(use: CollectiveUse, one: Sharded, operands: Sequence[Sharded])
 
 
 def _of_resharding(use: CollectiveUse, one: Sharded, operands: Sequence[Sharded]) -> Why | None:
-    operand = max(operands, key=lambda each: each.type.bytes)
-    same = operand.spec == one.spec and one.instruction.opcode != "transpose"
-    if operand.spec is None or one.spec is None or same:
+    operand = max(operands, key=lambda operand_in: operand_in.type.bytes)
+    unchanged = operand.spec == one.spec and one.instruction.opcode != "transpose"
+    if operand.spec is None or one.spec is None or unchanged:
         return None
     kind = "resharding" if primitives.of(one.primitive).acts == "places" else "operation"
     array = units.array(operand.type.shape, operand.type.dtype)
-    taken = f"{array} is" if kind == "resharding" else f"{one.primitive} takes {array}"
+    subject = f"{array} is" if kind == "resharding" else f"{one.primitive} takes {array}"
     return Why(
         kind,
-        f"{taken} sharded as {_spec(operand)}, and the result is needed as {_spec(one)}",
+        f"{subject} sharded as {_spec(operand)}, and the result is needed as {_spec(one)}",
         before=operand.spec,
         after=one.spec,
     )
@@ -201,11 +201,11 @@ def _across(
         return None
     operand, place = max(split, key=lambda row: (_is_part(use, row[0], mesh), row[0].type.bytes))
     summed = use.name not in EXCHANGES
-    needs = "its partial results are combined" if summed else "a device needs what others hold"
+    effect = "its partial results are combined" if summed else "a device needs what others hold"
     return Why(
         "operation",
         f"{one.primitive} goes along a dimension of size {operand.type.shape[place]} of "
-        f"{_shown(operand)} that is split over {units.axes(use.axes)}, so {needs}",
+        f"{_shown(operand)} that is split over {units.axes(use.axes)}, so {effect}",
         before=operand.spec,
         after=one.spec,
     )
@@ -216,9 +216,9 @@ def _is_part(use: CollectiveUse, one: Sharded, mesh: Mapping[str, int]) -> bool:
     if use.dtype != one.type.dtype or one.spec is None:
         return False
     # If a sum is scattered afterwards, the whole is reduced.
-    whole = () if use.name in EXCHANGES else use.axes
-    parts = [math.prod(mesh[name] for name in row if name not in whole) for row in one.spec]
-    local = (-(-size // n) for size, n in zip(one.type.shape, parts, strict=True))
+    reduced_axes = () if use.name in EXCHANGES else use.axes
+    parts = [math.prod(mesh[name] for name in row if name not in reduced_axes) for row in one.spec]
+    local = (-(-size // count) for size, count in zip(one.type.shape, parts, strict=True))
     return math.prod(local) == math.prod(use.shape)
 
 

@@ -115,6 +115,6 @@ def fault_of(code: str) -> type[Fault] | None:
 
 def nearest(code: str) -> str:
     """Return the existing code that an unknown one probably means; empty if unclear."""
-    plain = code.strip().upper().translate(str.maketrans("OIL", "011"))
-    near = difflib.get_close_matches(plain, [*FAULTS, *OLD], n=1, cutoff=0.75)
-    return near[0] if near else ""
+    normalized = code.strip().upper().translate(str.maketrans("OIL", "011"))
+    matches = difflib.get_close_matches(normalized, [*FAULTS, *OLD], n=1, cutoff=0.75)
+    return matches[0] if matches else ""

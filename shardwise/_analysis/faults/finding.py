@@ -104,13 +104,13 @@ class Finding:
 
 def told_once(findings: Sequence[Finding]) -> list[Finding]:
     """Return the findings with repeated remedies replaced by "as above."."""
-    seen: set[str] = set()
-    told = []
+    remedies: set[str] = set()
+    results = []
     for finding in findings:
-        again = finding.remedy in seen and finding.fix is None
-        told.append(dataclasses.replace(finding, remedy=AGAIN[0]) if again else finding)
-        seen |= {finding.remedy} - {""}
-    return told
+        repeated = finding.remedy in remedies and finding.fix is None
+        results.append(dataclasses.replace(finding, remedy=AGAIN[0]) if repeated else finding)
+        remedies |= {finding.remedy} - {""}
+    return results
 
 
 def text_lines(finding: Finding) -> list[str]:
@@ -125,8 +125,8 @@ def text_lines(finding: Finding) -> list[str]:
             lines.append(f"  {' ' * len(number)} | {caret(where)}")
         if where.through:
             lines.append(f"  through {where.through}")
-    if said := advice(finding):
-        label, text = said
+    if labelled := advice(finding):
+        label, text = labelled
         lines.append(f"  {label}: " + text.replace("\n", "\n    "))
     return lines
 
@@ -155,7 +155,7 @@ def underline(where: Where) -> str:
     """Return carets under the call, to go below the source line with its indentation."""
     raw = linecache.getline(where.file, where.line).rstrip()
     # Python counts columns in bytes. A call over several lines is marked up to the line end.
-    start, end = (len(raw.encode()[:at].decode(errors="ignore")) for at in _columns(where))
+    start, end = (len(raw.encode()[:column].decode(errors="ignore")) for column in _columns(where))
     indent = len(raw) - len(raw.lstrip())
     if not indent <= start < min(end, len(raw)):
         start, end = indent, len(raw)
@@ -170,15 +170,17 @@ def _columns(where: Where) -> tuple[int, int]:
 
 def grouped(findings: Sequence[Finding]) -> list[Finding]:
     """Return each cause once: its first result, and the number of other results."""
-    kept: dict[Any, list[Finding]] = {}
+    by_cause: dict[Any, list[Finding]] = {}
     for finding in findings:
         key = finding.code, finding.where, finding.certain, finding.evidence
-        kept.setdefault(key, []).append(finding)
+        by_cause.setdefault(key, []).append(finding)
     joined = []
-    for same in kept.values():
-        leaves = dict.fromkeys(finding.leaf for finding in same)
-        others = tuple(leaf for leaf in leaves if leaf != same[0].leaf)
+    for group in by_cause.values():
+        leaves = dict.fromkeys(finding.leaf for finding in group)
+        others = tuple(leaf for leaf in leaves if leaf != group[0].leaf)
         count = len(others)
         more = f"; {count} more result{'s' * (count != 1)}" if others else ""
-        joined.append(dataclasses.replace(same[0], message=same[0].message + more, likewise=others))
+        joined.append(
+            dataclasses.replace(group[0], message=group[0].message + more, likewise=others)
+        )
     return joined

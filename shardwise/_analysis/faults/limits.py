@@ -128,8 +128,8 @@ class Degenerate(Limit):
     def of(cls, paths: list[str], what: str, elements: bool) -> Finding:
         """Report degenerate results; `what` says how, `elements` whether only some elements are."""
         more = f" (and {len(paths) - 1} more results)" if len(paths) > 1 else ""
-        seen = "them" if elements else "it"
-        message = f"{paths[0]} {what}: nothing could be seen of {seen}{more}"
+        pronoun = "them" if elements else "it"
+        message = f"{paths[0]} {what}: nothing could be seen of {pronoun}{more}"
         return cls.seen(message, f"give other data, {DRAW}")
 
 
@@ -157,13 +157,13 @@ class SameData(Limit):
     @classmethod
     def at(cls, where: Any, paths: list[str]) -> Finding:
         """Report arguments that are the same on every device; without paths, all of them."""
-        what, cannot = "data", "what mixes up devices, or takes one for all, cannot be seen"
+        data_text, cannot = "data", "what mixes up devices, or takes one for all, cannot be seen"
         if paths:
-            what = paths[0] + (f" (and {len(paths) - 1} more)" if len(paths) > 1 else "")
+            data_text = paths[0] + (f" (and {len(paths) - 1} more)" if len(paths) > 1 else "")
             differ = "they differ" if len(paths) > 1 else "it differs"
             cannot = f"a mistake that shows only where {differ} cannot be seen"
         return cls.seen(
-            f"every device was given the same {what}: {cannot}",
+            f"every device was given the same {data_text}: {cannot}",
             f"give data that differs from row to row, {DRAW}",
             where,
         )
@@ -199,10 +199,10 @@ class HiddenByZeros(Limit):
     @classmethod
     def by(cls, paths: list[str], shown: Finding) -> Finding:
         """Report what is wrong once the zeros in these arguments are replaced."""
-        one, *more = paths
-        whole = f"{one} is" if not more else f"{one} (and {len(more)} more) are"
+        path, *more = paths
+        subject = f"{path} is" if not more else f"{path} (and {len(more)} more) are"
         return cls.seen(
-            f"{whole} zero everywhere, and with other numbers there the results are wrong: "
+            f"{subject} zero everywhere, and with other numbers there the results are wrong: "
             f"{shown.message}",
             f"fix this line ({shown.code}), or give {'them' if more else 'it'} numbers that are "
             f"not zero and check again, {DRAW}",

@@ -54,49 +54,49 @@ class TooLarge(Fault):
             return cls.found(*m.unclear())
         if m.direction <= 0:
             return None
-        head, over, paid = (
+        head, axes, paid = (
             f"{m.made_of}is {m.number} times what it is on one device: ",
             m.over,
             m.paid,
         )
-        again = [step for step in m.steps("times") if not m.is_mean(step)]
+        repeated = [step for step in m.steps("times") if not m.is_mean(step)]
         auto = next((step for step in paid if step.op.backward), None)
         loss, seeded = m.steps("reduced", everywhere=True), m.steps("seeded")
-        if auto is not None and not again and loss:
+        if auto is not None and not repeated and loss:
             return cls.found(
                 f"{head}so is the loss that is differentiated, since this line",
                 loss[0].op.where,
-                f"average it: jax.lax.pmean(..., {over}); or divide its sum by the number of all, "
+                f"average it: jax.lax.pmean(..., {axes}); or divide its sum by the number of all, "
                 "not of one device's.",
             )
-        if auto is not None and not again:
-            idle = next((s for s in m.steps("times") if s.order > auto.order), None)
+        if auto is not None and not repeated:
+            idle = next((step for step in m.steps("times") if step.order > auto.order), None)
             tail = f"; the pmean at {idle.op.where} averages equal values" if idle else ""
             return cls.found(
-                f"{head}autodiff sums this gradient over {over}, and each device's loss is a mean "
+                f"{head}autodiff sums this gradient over {axes}, and each device's loss is a mean "
                 f"over its own part{tail}",
                 m.line(auto),
                 m.gradient_remedy(auto),
             )
-        if again and again[-1].op.backward:
+        if repeated and repeated[-1].op.backward:
             return cls.found(
-                f"{head}the backward pass sums a gradient over {over} here although every device "
+                f"{head}the backward pass sums a gradient over {axes} here although every device "
                 "has the same; with check_vma=False the derivative of a psum is a psum",
-                again[-1].op.where,
+                repeated[-1].op.where,
                 "leave check_vma on, where that derivative is known to be the same everywhere; or "
                 "hand it back as it is: a jax.custom_vjp around the psum, whose backward function "
                 "returns (gradient,).",
             )
-        if again:
+        if repeated:
             return cls.found(
-                f"{head}it is summed over {over} although every device has the same value",
-                again[-1].op.where,
-                MEANT.format(over=over),
+                f"{head}it is summed over {axes} although every device has the same value",
+                repeated[-1].op.where,
+                MEANT.format(over=axes),
             )
         if paid and seeded:
             return cls.found(
-                f"{head}what is differentiated is summed over {over} here, with check_vma=False, "
-                f"so that its derivative is summed over {over} too, before the sum at "
+                f"{head}what is differentiated is summed over {axes} here, with check_vma=False, "
+                f"so that its derivative is summed over {axes} too, before the sum at "
                 f"{paid[-1].op.where}",
                 seeded[-1].op.where,
                 "differentiate each device's own part and sum afterwards; or leave check_vma on, "
@@ -109,38 +109,38 @@ class TooLarge(Fault):
         averaged = all(map(m.is_mean, paid))
         if by_hand and (averaged or m.divides(by_hand[-1], 1 / m.ratio)):
             return cls.found(
-                f"{head}it is {'averaged' if averaged else 'summed'} over {over} at "
+                f"{head}it is {'averaged' if averaged else 'summed'} over {axes} at "
                 f"{paid[-1].op.where}, and multiplied by the number of devices here",
                 by_hand[-1].op.where,
                 "leave the number of devices out.",
             )
         if scaled and m.is_integer(paid[-1].coef):
             return cls.found(
-                f"{head}a sum over {over} is divided by what one device has",
+                f"{head}a sum over {axes} is divided by what one device has",
                 scaled[-1].op.where,
-                f"divide by the number of all, or sum it too: jax.lax.psum(count, {over}).",
+                f"divide by the number of all, or sum it too: jax.lax.psum(count, {axes}).",
             )
         if paid and m.counts(paid[-1]):  # a count is no mean
             return cls.found(
-                f"{head}it is summed over {over}, beside a number that is one device's own",
+                f"{head}it is summed over {axes}, beside a number that is one device's own",
                 paid[-1].op.where,
                 "take that number of all devices: x.size is that of one device's part, and "
-                f"jax.lax.psum(x.size, {over}) that of the whole.",
+                f"jax.lax.psum(x.size, {axes}) that of the whole.",
             )
         if paid:
             scatters = getattr(paid[-1].op, "name", "") == "psum_scatter"
             return cls.found(
-                f"{head}it is summed over {over}, where each device's value is already a mean over "
+                f"{head}it is summed over {axes}, where each device's value is already a mean over "
                 "its own part",
                 paid[-1].op.where,
-                f"divide what it gives by jax.lax.axis_size({over})."
+                f"divide what it gives by jax.lax.axis_size({axes})."
                 if scatters
-                else AVERAGED.format(over=over),
+                else AVERAGED.format(over=axes),
             )
         return cls.found(
             f"{head}{size_words(m.powers)}",
             m.last,
-            f"look at what is counted, summed and averaged over {over} on the way.",
+            f"look at what is counted, summed and averaged over {axes} on the way.",
         )
 
     @classmethod
@@ -148,17 +148,20 @@ class TooLarge(Fault):
         """Report by how much a result is too large, from a `Measured` factor."""
         if one.multiple is None or one.multiple < 1:
             return None
-        what = f"is {one.multiple:.4g} times too large, {one.whose}"
+        text = f"is {one.multiple:.4g} times too large, {one.whose}"
         if one.divisor < 1:
-            what += f"; what is divided by is {one.fraction(one.divisor)} of what it should be, "
-            return cls.found(f"{what}since here", one.where, SUMMED.format(over=one.over))
+            text += f"; what is divided by is {one.fraction(one.divisor)} of what it should be, "
+            return cls.found(f"{text}since here", one.where, SUMMED.format(over=one.over))
         if one.gradient is not None and one.summed_before:
-            why, remedy = "; autodiff has already summed it over the devices", one.gradient_remedy
+            note, remedy = (
+                "; autodiff has already summed it over the devices",
+                one.gradient_remedy,
+            )
         elif one.summed_before:
-            why, remedy = "; every device has the same value before the sum", MEANT
+            note, remedy = "; every device has the same value before the sum", MEANT
         else:
-            why, remedy = "", AVERAGED
-        return cls.found(f"{what}{why}", one.where, remedy.replace("{over}", one.over))
+            note, remedy = "", AVERAGED
+        return cls.found(f"{text}{note}", one.where, remedy.replace("{over}", one.over))
 
 
 SUMMED = "sum instead of averaging: jax.lax.psum(..., {over}), or divide only once."
@@ -196,7 +199,7 @@ class TooSmall(Fault):
         """Report which division is superfluous, from a `Multiple`."""
         if m.direction == 0:
             return cls.found(*m.unclear())
-        head, over = f"{m.made_of}is 1/{m.inverse} of what it is on one device: ", m.over
+        head, axes = f"{m.made_of}is 1/{m.inverse} of what it is on one device: ", m.over
         scaled, paid = m.steps("scaled", everywhere=True), m.steps("paid")
         averaged = [step for step in paid if m.is_mean(step)]
         by_hand = m.by_hand
@@ -204,35 +207,35 @@ class TooSmall(Fault):
         late = [step for step in divided if averaged and step.order > averaged[-1].order]
         if late:
             return cls.found(
-                f"{head}it is averaged over {over} at {averaged[-1].op.where}, and divided by the "
+                f"{head}it is averaged over {axes} at {averaged[-1].op.where}, and divided by the "
                 "number of devices again",
                 late[-1].op.where,
                 "divide only once.",
             )
         if divided and not averaged:
             return cls.found(
-                f"{head}it is divided by the number of devices along {over} here",
+                f"{head}it is divided by the number of devices along {axes} here",
                 divided[-1].op.where,
                 "leave the division out.",
             )
         if by_hand and paid and not averaged and by_hand[-1].order > paid[-1].order:
             return cls.found(
-                f"{head}it is summed over {over} at {paid[-1].op.where}, and what it is divided by "
+                f"{head}it is summed over {axes} at {paid[-1].op.where}, and what it is divided by "
                 "here grows too fast with the number of devices",
                 by_hand[-1].op.where,
-                f"leave out one factor jax.lax.axis_size({over}).",
+                f"leave out one factor jax.lax.axis_size({axes}).",
             )
-        last = averaged or paid or [step for step in scaled if step not in by_hand]
-        if not last:
+        reductions = averaged or paid or [step for step in scaled if step not in by_hand]
+        if not reductions:
             return cls.found(
                 f"{head}{size_words(m.powers)}",
                 m.first,
-                f"look at what is averaged or divided over {over} on the way.",
+                f"look at what is averaged or divided over {axes} on the way.",
             )
         return cls.found(
-            f"{head}it is averaged over {over}, where each device has a share of a sum",
-            last[-1].op.where,
-            f"sum instead of averaging: jax.lax.psum(..., {over}).",
+            f"{head}it is averaged over {axes}, where each device has a share of a sum",
+            reductions[-1].op.where,
+            f"sum instead of averaging: jax.lax.psum(..., {axes}).",
         )
 
     @classmethod
@@ -240,11 +243,11 @@ class TooSmall(Fault):
         """Report by how much a result is too small, from a `Measured` factor."""
         if one.multiple is None or one.multiple >= 1:
             return None
-        what = f"is {one.fraction(one.multiple)} of what it should be, {one.whose}"
+        text = f"is {one.fraction(one.multiple)} of what it should be, {one.whose}"
         if one.divisor > 1:
-            what += f"; what is divided by is {one.divisor:.4g} times too large, since here"
+            text += f"; what is divided by is {one.divisor:.4g} times too large, since here"
         remedy = SUMMED if one.divisor <= 1 else AVERAGED
-        return cls.found(what, one.where, remedy.format(over=one.over))
+        return cls.found(text, one.where, remedy.format(over=one.over))
 
 
 class CountedOften(Fault):
@@ -274,12 +277,12 @@ class CountedOften(Fault):
         step = m.counted
         if step is None:
             return None
-        over = repr(step.axis.name)
+        axis_name = repr(step.axis.name)
         return cls.found(
             f"counts a value {step.axis.size} times: every device has it whole and adds it here, "
-            f"before the sum over {over}",
+            f"before the sum over {axis_name}",
             step.op.where,
-            f"add it after the sum, or divide it by jax.lax.axis_size({over}).",
+            f"add it after the sum, or divide it by jax.lax.axis_size({axis_name}).",
         )
 
 

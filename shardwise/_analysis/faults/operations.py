@@ -37,9 +37,9 @@ class ReducedAgain(Fault):
     @classmethod
     def from_operations(cls, op: Any, over: str, averages: bool, remedy: str = "") -> Finding:
         """Report a superfluous reduction; `remedy` is for a reduced gradient, else empty."""
-        why = ""
+        reason = ""
         if remedy:
-            why = (
+            reason = (
                 ". A gradient of replicated parameters is: autodiff has already summed it over "
                 "the devices, so a further sum or mean cannot correct it"
             )
@@ -48,7 +48,7 @@ class ReducedAgain(Fault):
         else:
             remedy = f"leave the sum out, or average: jax.lax.pmean(..., {over})."
         name = "pmean" if averages else op.name
-        message = f"{name} over {over} of a value that is already the same along it{why}"
+        message = f"{name} over {over} of a value that is already the same along it{reason}"
         return cls.found(message, op.where, remedy, certain=False)
 
     @classmethod
@@ -303,5 +303,5 @@ class Deadlock(Fault):
     @classmethod
     def from_numbers(cls, error: Any, where: Any, mesh: str) -> Finding:
         """Report the deadlock with which a simulated program stopped."""
-        head, *rest = str(error).split("\n  Remedy: ")
-        return cls.found(head, where, rest[0] if rest else "", mesh=mesh)
+        head, *remedies = str(error).split("\n  Remedy: ")
+        return cls.found(head, where, remedies[0] if remedies else "", mesh=mesh)

@@ -111,14 +111,14 @@ def faults_of(page: str) -> list[type[Fault]]:
 
 def render(name: str) -> str:
     """Return a page of the documentation, without the output of its examples."""
-    page, other = PAGES[name], {"check": "../prove/codes.md", "prove": ""}[name]
+    page, other_page = PAGES[name], {"check": "../prove/codes.md", "prove": ""}[name]
     listed = [*FAULTS] if name == "check" else [fault.code for fault in faults_of(name)]
     rows = ["| code | what is wrong | found by | formerly |", "|---|---|---|---|"]
     for code in listed:
         fault = FAULTS[code]
-        link = f"{other if fault.page != name else ''}#{code.lower()}"
-        found = ", ".join(fault.evidence) or "the check"
-        rows.append(f"| [{code}]({link}) | {fault.title} | {found} | {', '.join(fault.old)} |")
+        link = f"{other_page if fault.page != name else ''}#{code.lower()}"
+        evidence = ", ".join(fault.evidence) or "the check"
+        rows.append(f"| [{code}]({link}) | {fault.title} | {evidence} | {', '.join(fault.old)} |")
     sections = [f"## {fault.code}\n\n{fault.markdown(name)}" for fault in faults_of(name)]
     shared = "The examples share these lines."
     parts = [f"# {page.title}", inspect.cleandoc(page.introduction), "\n".join(rows)]

@@ -30,29 +30,29 @@ def powers(
     There are several if no mesh tells them apart. If none fit everywhere, the factor has more than
     one cause, and only its own mesh counts, without the axes along which the result was right.
     """
-    own = (sizes, factor)
-    right = {name for name in sizes if _right_along(name, seen, slack)}
-    fitting = [one for one in _candidates(sizes) if _fits(one, own, slack)]
-    everywhere = [one for one in fitting if all(_fits(one, other, slack) for other in seen)]
-    return _simplest(everywhere or [one for one in fitting if not right & one.keys()])
+    measured = (sizes, factor)
+    right_axes = {name for name in sizes if _right_along(name, seen, slack)}
+    fitting = [guess for guess in _candidates(sizes) if _fits(guess, measured, slack)]
+    everywhere = [guess for guess in fitting if all(_fits(guess, point, slack) for point in seen)]
+    return _simplest(everywhere or [guess for guess in fitting if not right_axes & guess.keys()])
 
 
 def _right_along(name: str, seen: Seen, slack: float) -> bool:
     """Return whether the result was right on several devices along this axis alone."""
-    alone = [
+    checks = [
         abs(float(factor) - 1) <= slack
         for sizes, factor in seen
         if sizes.get(name, 1) > 1 and math.prod(sizes.values()) == sizes[name]
     ]
-    return bool(alone) and all(alone)
+    return bool(checks) and all(checks)
 
 
 def _candidates(sizes: Sizes) -> Iterator[Powers]:
     names = [name for name, size in sizes.items() if size > 1]
-    for own in itertools.product(range(-MOST, MOST + 1), repeat=len(names)):
-        found = {name: power for name, power in zip(names, own, strict=True) if power}
-        if found:
-            yield found
+    for exponents in itertools.product(range(-MOST, MOST + 1), repeat=len(names)):
+        candidate = {name: power for name, power in zip(names, exponents, strict=True) if power}
+        if candidate:
+            yield candidate
 
 
 def _fits(one: Powers, seen: tuple[Sizes, Fraction | float], slack: float) -> bool:
@@ -67,11 +67,11 @@ def _simplest(found: Sequence[Powers]) -> list[Powers]:
     """Return the simplest: products of sizes before quotients, and both before squares."""
 
     def rank(one: Powers) -> tuple[int, int, int]:
-        own = one.values()
-        return max(map(abs, own)), len({n > 0 for n in own}), len(own)
+        values = one.values()
+        return max(map(abs, values)), len({n > 0 for n in values}), len(values)
 
     least = min(map(rank, found), default=None)
-    return [one for one in found if rank(one) == least]
+    return [candidate for candidate in found if rank(candidate) == least]
 
 
 def plain_product(one: Powers, sign: int = 1) -> bool:
@@ -81,11 +81,11 @@ def plain_product(one: Powers, sign: int = 1) -> bool:
 
 def size_words(one: Powers) -> str:
     """Describe powers: `the square of the size of 'tp'`, `the size of 'tp' over that of 'dp'`."""
-    above = [name for name, power in one.items() if power > 0 for _ in range(power)]
-    below = [name for name, power in one.items() if power < 0 for _ in range(-power)]
-    if not above:
-        return f"1 over {_sizes(below)}"
-    return _sizes(above) + (f" over {_sizes(below, 'that')}" if below else "")
+    numerator = [name for name, power in one.items() if power > 0 for _ in range(power)]
+    denominator = [name for name, power in one.items() if power < 0 for _ in range(-power)]
+    if not numerator:
+        return f"1 over {_sizes(denominator)}"
+    return _sizes(numerator) + (f" over {_sizes(denominator, 'that')}" if denominator else "")
 
 
 def _sizes(names: Sequence[str], size: str = "the size") -> str:

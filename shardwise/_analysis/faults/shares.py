@@ -36,7 +36,7 @@ class ShareReturned(Fault):
         """Report the missing reduction, from a `Misuse` of shares that are returned."""
         if not m.returned:
             return None
-        over, ratio = m.over, m.ratio
+        axes, ratio = m.over, m.ratio
         if not m.same and not m.mistake.extreme and m.joins_parts:
             return ShareUsed.used(m, m.mistake.maker, "parts of an array meet it")
         count = math.prod(axis.size for axis in m.mistake.axes)
@@ -44,24 +44,24 @@ class ShareReturned(Fault):
             return Differs.from_meaning(m)  # no sum of them is the result
         if m.same and ratio is None and not m.mistake.extreme:
             return cls.found(
-                f"is made with only the first device's share of a sum over {over}",
+                f"is made with only the first device's share of a sum over {axes}",
                 m.where,
-                f"add the shares up, before anything is added to them: jax.lax.psum(..., {over}), "
+                f"add the shares up, before anything is added to them: jax.lax.psum(..., {axes}), "
                 "or pmean if each is a mean of its own part.",
             )
-        reduce, what = "psum", f"share of a sum over {over}"
+        reduce, share = "psum", f"share of a sum over {axes}"
         remedy = "add the shares up before they are returned"
         if m.mistake.extreme:
-            reduce, what = "pmax", f"own maximum or minimum, not that over {over}"
+            reduce, share = "pmax", f"own maximum or minimum, not that over {axes}"
             remedy = "combine them before they are returned, with pmax or pmin"
         elif ratio == count:
-            reduce, what = "pmean", f"own mean, not the mean over {over}"
+            reduce, share = "pmean", f"own mean, not the mean over {axes}"
             remedy = "average them before they are returned"
         is_only = "is only the first device's"
         if not m.same:
             is_only = "is put together from each device's"
             remedy += ", and leave the axis out of out_specs"
-        return cls.found(f"{is_only} {what}", m.where, f"{remedy}: jax.lax.{reduce}(..., {over}).")
+        return cls.found(f"{is_only} {share}", m.where, f"{remedy}: jax.lax.{reduce}(..., {axes}).")
 
     @classmethod
     def from_numbers(cls, one: Any) -> Finding | None:
@@ -132,53 +132,53 @@ class ShareUsed(Fault):
     @classmethod
     def from_meaning(cls, m: Any) -> Finding | None:
         """Report where a share is used and what has to come first, from a `Misuse`."""
-        over = m.over
+        axes = m.over
         if m.mistake.extreme:
             return cls.found(
-                f"uses each device's own maximum or minimum over {over} as if it were the whole: "
+                f"uses each device's own maximum or minimum over {axes} as if it were the whole: "
                 f"{m.mistake.reason}",
                 m.where,
-                _combined(over, m.mistake.exponent),
+                _combined(axes, m.mistake.exponent),
             )
         if m.gradient is not None:
             line = m.gradient.where
-            used = f", at {m.mistake.op.where}" if m.mistake.op.where.line != line.line else ""
+            at = f", at {m.mistake.op.where}" if m.mistake.op.where.line != line.line else ""
             return cls.found(
-                f"is made with a gradient that is each device's share of a sum over {over}: that "
-                f"of what goes in here, which the backward pass uses as if it were the whole{used}",
+                f"is made with a gradient that is each device's share of a sum over {axes}: that "
+                f"of what goes in here, which the backward pass uses as if it were the whole{at}",
                 line,
                 "sum it in the backward pass: hand the value over through a jax.custom_vjp whose "
-                f"backward function is jax.lax.psum(gradient, {over}); or leave check_vma on, "
+                f"backward function is jax.lax.psum(gradient, {axes}); or leave check_vma on, "
                 "where autodiff sums it.",
             )
         if (dims := m.variance) is not None:
-            mean, along = dims
+            mean_dims, var_dims = dims
             return cls.found(
                 "is made with a variance around each device's own mean, not around the mean over "
-                f"{over}: the square comes before the means are averaged",
+                f"{axes}: the square comes before the means are averaged",
                 m.where,
                 "subtract the mean of all before squaring:\n"
-                f"    mean = jax.lax.pmean(x.mean({mean}), {over})\n"
-                f"    var = jax.lax.pmean(((x - mean) ** 2).mean({along}), {over})\n"
+                f"    mean = jax.lax.pmean(x.mean({mean_dims}), {axes})\n"
+                f"    var = jax.lax.pmean(((x - mean) ** 2).mean({var_dims}), {axes})\n"
                 "The mean of the devices' own variances leaves out how far their means are apart.",
             )
         remedy = ""
         if m.mistake.reason.startswith("division by"):
             remedy = (
-                f"sum only what it is divided by: x / jax.lax.psum(..., {over}), or pmean if it is "
+                f"sum only what it is divided by: x / jax.lax.psum(..., {axes}), or pmean if it is "
                 "a mean. What is divided is no share of a sum, and stays as it is."
                 if m.divides_whole
                 else "sum numerator and denominator separately, and divide once: "
-                f"jax.lax.psum(total, {over}) / jax.lax.psum(count, {over})."
+                f"jax.lax.psum(total, {axes}) / jax.lax.psum(count, {axes})."
             )
         return cls.used(m, m.mistake.op, m.mistake.reason, remedy)
 
     @classmethod
     def used(cls, m: Any, by: Any, reason: str, remedy: str = "") -> Finding:
         """Report the operation that uses a share as the whole."""
-        used = f" at {by.where}" if by.where.line != m.where.line else ""
+        place = f" at {by.where}" if by.where.line != m.where.line else ""
         return cls.found(
-            f"uses each device's own share of a sum over {m.over} as if it were the whole{used}: "
+            f"uses each device's own share of a sum over {m.over} as if it were the whole{place}: "
             f"{reason}",
             m.where,
             remedy
@@ -191,16 +191,16 @@ class ShareUsed(Fault):
         share = one.share
         if share is None:
             return None
-        over = share.over
-        what = f"depends on the number of devices ({one.much}): each device uses its own share of "
+        axes = share.over
+        cause = f"depends on the number of devices ({one.much}): each device uses its own share of "
         if one.apart:
-            what = (
-                f"is computed from only the first device's share: {share.missing} over {over} of "
+            cause = (
+                f"is computed from only the first device's share: {share.missing} over {axes} of "
             )
         return cls.found(
-            f"{what}this value",
+            f"{cause}this value",
             one.where,
-            f"reduce it before it is used: jax.lax.{share.missing}(..., {over}).",
+            f"reduce it before it is used: jax.lax.{share.missing}(..., {axes}).",
         )
 
 
@@ -316,13 +316,13 @@ class NotFollowed(Fault):
             )
         if m.reason:
             return cls.found(f"could not be followed: {m.reason}", m.where)
-        why = (
+        reason = (
             "it is too long to take apart" if m.gap.long else "no rule leads from one to the other"
         )
         if m.name and not m.gap.long:
-            why = f"no rule says what {m.name} gives here"
+            reason = f"no rule says what {m.name} gives here"
         return cls.found(
-            f"could not be related to what it is on one device: {why}",
+            f"could not be related to what it is on one device: {reason}",
             m.where,
             "sw.check compares numbers instead.",
         )

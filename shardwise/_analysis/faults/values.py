@@ -53,12 +53,12 @@ class FollowsSharding(Fault):
         if one.draw is None:
             return None
         follows = "depends on random numbers that follow the sharding"
-        whole = "draw them for the whole array and keep the part of this device"
+        remedy = "draw them for the whole array and keep the part of this device"
         if not one.own_key:
             return cls.found(
                 f"{follows}: every device draws the same ones, with one key ({one.much})",
                 one.draw_line,
-                f"{whole}, or make one key per example from its global index: "
+                f"{remedy}, or make one key per example from its global index: "
                 "jax.random.fold_in(key, index).",
             )
         return cls.found(
@@ -66,7 +66,7 @@ class FollowsSharding(Fault):
             f"draws other numbers ({one.much})",
             one.draw_line,
             "accept it with that comment, or compare what does not depend on the numbers, with "
-            f"reference= and rtol=. For the same numbers on any mesh, {whole}.",
+            f"reference= and rtol=. For the same numbers on any mesh, {remedy}.",
         )
 
     @classmethod
@@ -108,31 +108,31 @@ class NotFinite(Fault):
     def from_numbers(cls, one: Any) -> Finding | None:
         """Report what is not finite or wraps around, and where a value exceeds its range."""
         if (wrap := one.wraps) is not None:
-            found, here = wrap
-            on = "" if here else "on one device, and not on the mesh, "
+            wrapped, on_mesh = wrap
+            where_text = "" if on_mesh else "on one device, and not on the mesh, "
             return cls.found(
-                f"depends on where integers wrap around ({one.much}): {on}{found} here",
-                found.where,
+                f"depends on where integers wrap around ({one.much}): {where_text}{wrapped} here",
+                wrapped.where,
                 "add up in a wider dtype: x.sum(dtype=jnp.int32), "
                 "preferred_element_type=jnp.int32, or x.astype(jnp.int32) before the sum; integers "
                 "wrap around where they end.",
             )
         if one.apart or not (one.not_finite or one.finite_alone):
             return None
-        what = "is NaN or infinite"
+        text = "is NaN or infinite"
         if not one.not_finite:
-            what = "is finite where it should be NaN or infinite"
-        far, where = one.overflow, one.where
-        if far is not None:
-            alone = "" if one.not_finite else "on one device "
-            what, where = f"{what} ({alone}{far} here)", far.where
+            text = "is finite where it should be NaN or infinite"
+        overflow, line = one.overflow, one.where
+        if overflow is not None:
+            side = "" if one.not_finite else "on one device "
+            text, line = f"{text} ({side}{overflow} here)", overflow.where
         empty = "an empty or masked shard: 0/0, log(0)."
         remedy = f"look for {empty}"
         if one.narrow is not None:
-            kind, most = one.narrow
-            remedy = f"look for a sum that leaves the range of {kind} ({most:g}) and add it up in "
+            kind, end = one.narrow
+            remedy = f"look for a sum that leaves the range of {kind} ({end:g}) and add it up in "
             remedy += f"float32, or for {empty}"
-        return cls.found(what, where, remedy)
+        return cls.found(text, line, remedy)
 
 
 class OtherType(Fault):
@@ -276,11 +276,11 @@ class NotReference(Fault):
     @classmethod
     def from_numbers(cls, one: Any) -> Finding:
         """Report how the result on one device differs."""
-        what = f"differs from the reference on one device already ({one.much})"
+        text = f"differs from the reference on one device already ({one.much})"
         if not one.same_type:
-            what = f"is {one.kind} on one device already, and the reference gives {one.wanted_kind}"
+            text = f"is {one.kind} on one device already, and the reference gives {one.wanted_kind}"
         return cls.found(
-            f"{what}: that is not the sharding",
+            f"{text}: that is not the sharding",
             remedy="compare the two without a mesh first: one of them computes something else. "
             "Without reference=, the program is compared with itself on one device.",
         )

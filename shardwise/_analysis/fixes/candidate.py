@@ -93,17 +93,17 @@ class Writer:
     def operand(self, node: ast.expr, instead_of: ast.expr) -> str:
         """Write an expression that replaces another one, in parentheses if needed."""
         text = self.source.text_of(node)
-        around = self.source.parents.get(instead_of)
+        parent = self.source.parents.get(instead_of)
         loose = isinstance(node, LOOSE)
-        tight = isinstance(around, ast.BinOp | ast.UnaryOp | ast.Attribute | ast.Compare) or (
-            isinstance(around, ast.Subscript) and around.value is instead_of
+        tight = isinstance(parent, ast.BinOp | ast.UnaryOp | ast.Attribute | ast.Compare) or (
+            isinstance(parent, ast.Subscript) and parent.value is instead_of
         )
         return f"({text})" if loose and tight else text
 
     def grouped(self, instead_of: ast.expr, text: str) -> str:
         """Put replacement text in parentheses if its position requires them."""
-        around = self.source.parents.get(instead_of)
-        tight = isinstance(around, ast.BinOp | ast.UnaryOp | ast.Attribute | ast.Subscript)
+        parent = self.source.parents.get(instead_of)
+        tight = isinstance(parent, ast.BinOp | ast.UnaryOp | ast.Attribute | ast.Subscript)
         return f"({text})" if tight and isinstance(_parsed(text), LOOSE) else text
 
 
@@ -116,8 +116,8 @@ def _parsed(text: str) -> ast.expr:
 
 def _name_of(names: Mapping[str, Any], module: Any) -> str | None:
     """Return the name of a JAX module in a file; None if the file does not import it."""
-    own = (name for name, value in names.items() if value is module)
-    if (name := next(own, None)) is not None or module is jax:
+    names_of_module = (name for name, value in names.items() if value is module)
+    if (name := next(names_of_module, None)) is not None or module is jax:
         return name
     outer = _name_of(names, jax)
     return f"{outer}.{module.__name__.removeprefix('jax.')}" if outer else None
@@ -138,18 +138,20 @@ def lax_import(source: Source) -> ast.ImportFrom | None:
 def import_edits(candidate: Candidate, names: Mapping[str, Any]) -> list[Edit]:
     """Return the edits that import names which a candidate uses and its file lacks."""
     source = candidate.source
-    used = {name for edit in candidate.edits for name in edit.names} - {*names}
-    found = []
-    if "jax" in used:
-        found.append(_import_of_jax(source))
+    needed = {name for edit in candidate.edits for name in edit.names} - {*names}
+    imports = []
+    if "jax" in needed:
+        imports.append(_import_of_jax(source))
     statement = lax_import(source)
-    lacking = sorted(name for name in used if hasattr(jax.lax, name) and name not in _names(source))
+    lacking = sorted(
+        name for name in needed if hasattr(jax.lax, name) and name not in _names(source)
+    )
     if statement is not None and lacking:
-        last = statement.names[-1]
-        assert last.end_col_offset is not None
-        end = source.offset(last.end_lineno or last.lineno, last.end_col_offset)
-        found.append(Edit(end, end, "".join(f", {name}" for name in lacking)))
-    return found
+        last_alias = statement.names[-1]
+        assert last_alias.end_col_offset is not None
+        end = source.offset(last_alias.end_lineno or last_alias.lineno, last_alias.end_col_offset)
+        imports.append(Edit(end, end, "".join(f", {name}" for name in lacking)))
+    return imports
 
 
 def _names(source: Source) -> set[str]:
@@ -158,14 +160,14 @@ def _names(source: Source) -> set[str]:
 
 def _import_of_jax(source: Source) -> Edit:
     """Return the edit that imports jax, after the docstring and `from __future__` lines."""
-    last = 0
+    position = 0
     for statement in source.tree.body:
-        alone = statement.value if isinstance(statement, ast.Expr) else None
+        value = statement.value if isinstance(statement, ast.Expr) else None
         future = isinstance(statement, ast.ImportFrom) and statement.module == "__future__"
-        if not (isinstance(alone, ast.Constant) or future):
+        if not (isinstance(value, ast.Constant) or future):
             break
-        last = source.span(statement)[1] + 1
-    return Edit(last, last, "import jax\n")
+        position = source.span(statement)[1] + 1
+    return Edit(position, position, "import jax\n")
 
 
 def shown(text: str) -> str:

@@ -116,11 +116,11 @@ def _changes_nothing(function: FunctionType, seen: tuple[Any, ...]) -> bool:
     ):
         return False
     names = {name for code in codes for name in code.co_names}
-    used = [function.__globals__[name] for name in names if name in function.__globals__]
-    used += [cell.cell_contents for cell in function.__closure__ or ()]
-    used += [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
+    values = [function.__globals__[name] for name in names if name in function.__globals__]
+    values += [cell.cell_contents for cell in function.__closure__ or ()]
+    values += [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
     acts = any(name in ACTS and name not in function.__globals__ for name in names)
-    return not acts and all(_is_unchangeable(value, seen) for value in used)
+    return not acts and all(_is_unchangeable(value, seen) for value in values)
 
 
 def _is_unchangeable(value: Any, seen: tuple[Any, ...]) -> bool:

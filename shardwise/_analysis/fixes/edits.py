@@ -81,10 +81,10 @@ def reduce_value(r: Request) -> Iterator[Candidate]:
     write, source = r.writer, r.sites.source
     usual = ("pmean", "psum") if r.ratio is not None and r.ratio > 1 else ("psum", "pmean")
     nodes = [*r.sites.named, *r.sites.others]
-    for at, node in enumerate(dict.fromkeys(nodes)):
+    for i, node in enumerate(dict.fromkeys(nodes)):
         if not is_value(node, source.parents.get(node)):
             continue
-        near = 0.25 * at if at < len(r.sites.named) else 6 + 0.25 * (at - len(r.sites.named))
+        distance = 0.25 * i if i < len(r.sites.named) else 6 + 0.25 * (i - len(r.sites.named))
         names = BY_FUNCTION.get(called(node), usual)
         pairs = [(axes, name) for axes in r.axes if r.varies(node, axes) for name in names]
         for nth, (axes, name) in enumerate(pairs):
@@ -94,7 +94,7 @@ def reduce_value(r: Request) -> Iterator[Candidate]:
             for extra, value in enumerate(forms if name in ("pmax", "pmin") else forms[:1]):
                 edit = source.replace(node, write.call(name, value, axes))
                 late = 2 if r.is_open else 0
-                yield r.make([edit], described, 3 + late + near + 0.4 * nth + 0.1 * extra)
+                yield r.make([edit], described, 3 + late + distance + 0.4 * nth + 0.1 * extra)
 
 
 def reduce_gradient(r: Request) -> Iterator[Candidate]:
@@ -115,40 +115,40 @@ def divide_by_size(r: Request) -> Iterator[Candidate]:
     source, write = r.sites.source, r.writer
     if r.ratio is None or r.ratio <= 1:
         return
-    for at, node in enumerate(r.sites.calls({"psum", "psum_scatter", "all_to_all", "all_gather"})):
+    for i, node in enumerate(r.sites.calls({"psum", "psum_scatter", "all_to_all", "all_gather"})):
         for axes in r.axes:
             size = f"{write.lax('axis_size')}({write.axes(axes)})"
             text = write.grouped(node, f"{source.text_of(node)} / {size}")
             described = f"divide the {called(node)} by the number of devices along "
-            rank = 2.6 + 0.5 * at
+            rank = 2.6 + 0.5 * i
             yield r.make([source.replace(node, text)], described + write.axes(axes), rank)
 
 
 def remove_reduction(r: Request) -> Iterator[Candidate]:
     """Remove a reduction of a value that is already reduced."""
     source, write = r.sites.source, r.writer
-    for at, node in enumerate(r.sites.calls({"psum", "pmean", "pmax", "pmin"})):
+    for i, node in enumerate(r.sites.calls({"psum", "pmean", "pmax", "pmin"})):
         if node.args:
             edit = source.replace(node, write.operand(node.args[0], node))
-            over = source.text_of(axis) if (axis := axis_of(node)) else ""
-            rank = 2 + 0.5 * at + (0 if (r.ratio or 0) > 1 else 2)
-            yield r.make([edit], f"remove the {called(node)} over {over}", rank)
+            axis_text = source.text_of(axis) if (axis := axis_of(node)) else ""
+            rank = 2 + 0.5 * i + (0 if (r.ratio or 0) > 1 else 2)
+            yield r.make([edit], f"remove the {called(node)} over {axis_text}", rank)
 
 
 def replace_reduction(r: Request) -> Iterator[Candidate]:
     """Sum instead of averaging, or average instead of summing."""
-    for at, node in enumerate(r.sites.calls({*REDUCTIONS})):
-        for nth, name in enumerate(one for one in REDUCTIONS if one != called(node)):
+    for i, node in enumerate(r.sites.calls({*REDUCTIONS})):
+        for nth, name in enumerate(kind for kind in REDUCTIONS if kind != called(node)):
             edit = _renamed(r, node.func, name)
             text = f"use {name} instead of {called(node)}"
-            yield r.make([edit], text, 2.1 + 0.5 * at + nth + (0 if r.ratio is not None else 1.5))
+            yield r.make([edit], text, 2.1 + 0.5 * i + nth + (0 if r.ratio is not None else 1.5))
 
 
 def _renamed(r: Request, function: ast.expr, name: str) -> Edit:
     """Return the edit that replaces one function of `jax.lax` by another."""
     text = r.sites.source.text_of(function)
-    whole = isinstance(function, ast.Attribute)
-    text = text.removesuffix(called(function)) + name if whole else r.writer.lax(name)
+    is_attribute = isinstance(function, ast.Attribute)
+    text = text.removesuffix(called(function)) + name if is_attribute else r.writer.lax(name)
     return r.sites.source.replace(function, text)
 
 
@@ -159,7 +159,7 @@ def change_axes(r: Request) -> Iterator[Candidate]:
     if len(every) < 2:
         return
     options = [c for n in range(1, len(every) + 1) for c in itertools.combinations(every, n)]
-    for at, node in enumerate(r.sites.calls({"psum", "pmean", "pmax", "pmin", "all_gather"})):
+    for i, node in enumerate(r.sites.calls({"psum", "pmean", "pmax", "pmin", "all_gather"})):
         axis = axis_of(node)
         if axis is None:
             continue
@@ -167,7 +167,7 @@ def change_axes(r: Request) -> Iterator[Candidate]:
             if write.axes(axes) != source.text_of(axis):
                 edit = source.replace(axis, write.axes(axes))
                 text = f"{called(node)} over {write.axes(axes)} instead of {source.text_of(axis)}"
-                yield r.make([edit], text, 3 + 0.5 * at + 0.3 * nth)
+                yield r.make([edit], text, 3 + 0.5 * i + 0.3 * nth)
 
 
 def vary_before_grad(r: Request) -> Iterator[Candidate]:
@@ -188,10 +188,10 @@ def vary_before_grad(r: Request) -> Iterator[Candidate]:
                 )
                 edit = source.replace(argument, value)
                 yield r.make([edit], text, 2.55 + 0.4 * nth)
-                for at, used in enumerate(sums):
-                    edits = [edit, _renamed(r, used, "pmean")]
-                    both = f"{text}, and use pmean instead of psum"
-                    yield r.make(edits, both, 2.9 + 0.4 * nth + 0.2 * at)
+                for i, reduction in enumerate(sums):
+                    edits = [edit, _renamed(r, reduction, "pmean")]
+                    combined = f"{text}, and use pmean instead of psum"
+                    yield r.make(edits, combined, 2.9 + 0.4 * nth + 0.2 * i)
 
 
 def _uses(sites: Sites, name: str) -> list[ast.expr]:
@@ -241,8 +241,8 @@ def keep_checks(r: Request) -> Iterator[Candidate]:
     """Drop `check_vma=False`: with the check, autodiff knows which values vary over devices."""
     source = r.sites.source
     for keyword in r.sites.keywords() if r.unchecked else ():
-        off = isinstance(keyword.value, ast.Constant) and keyword.value.value is False
-        if keyword.arg in ("check_vma", "check_rep") and off:
+        is_false = isinstance(keyword.value, ast.Constant) and keyword.value.value is False
+        if keyword.arg in ("check_vma", "check_rep") and is_false:
             edit = _without(source.data, *source.span(keyword))
             text = f"remove {keyword.arg}=False: without it, autodiff sums gradients over devices"
             yield r.make([edit], text, 1)
@@ -250,11 +250,11 @@ def keep_checks(r: Request) -> Iterator[Candidate]:
 
 def _without(data: bytes, start: int, end: int) -> Edit:
     """Return the edit that removes an argument and its comma."""
-    before = start
-    while data[before - 1 : before].isspace():
-        before -= 1
-    if data[before - 1 : before] == b",":
-        return Edit(before - 1, end, "")
+    first = start
+    while data[first - 1 : first].isspace():
+        first -= 1
+    if data[first - 1 : first] == b",":
+        return Edit(first - 1, end, "")
     after = end
     while data[after : after + 1] in (b",", b" "):
         after += 1
@@ -264,7 +264,7 @@ def _without(data: bytes, start: int, end: int) -> Edit:
 def add_after_reduction(r: Request) -> Iterator[Candidate]:
     """Add a bias after the reduction, which would otherwise count it once per device."""
     source, write = r.sites.source, r.writer
-    for at, node in enumerate(r.sites.calls({"psum", "psum_scatter"})):
+    for i, node in enumerate(r.sites.calls({"psum", "psum_scatter"})):
         axis = axis_of(node)
         if not node.args or axis is None:
             continue
@@ -272,23 +272,23 @@ def add_after_reduction(r: Request) -> Iterator[Candidate]:
         if inner is None or not isinstance(inner.op, ast.Add | ast.Sub):
             continue
         sign = "+" if isinstance(inner.op, ast.Add) else "-"
-        for kept, moved in ((inner.left, inner.right), (inner.right, inner.left)):
+        for remaining, moved in ((inner.left, inner.right), (inner.right, inner.left)):
             if moved is inner.left and sign == "-":
                 continue
             text = f"add {shown(source.text_of(moved))} after the {called(node)}, not before it"
             term = write.operand(moved, inner)
-            whole = source.text_of(node)
+            call_text = source.text_of(node)
             if outside is None:
-                (start, end), (first, last) = source.span(node), source.span(inner)
-                before, after = source.data[start:first].decode(), source.data[last:end].decode()
-                call = f"{before}{source.text_of(kept)}{after}"
+                (start, end), (first, stop) = source.span(node), source.span(inner)
+                head, tail = source.data[start:first].decode(), source.data[stop:end].decode()
+                call = f"{head}{source.text_of(remaining)}{tail}"
                 edits = [source.replace(node, write.grouped(node, f"{call} {sign} {term}"))]
             else:
                 edits = [
-                    source.replace(inner, source.text_of(kept)),
-                    source.replace(node, write.grouped(node, f"{whole} {sign} {term}")),
+                    source.replace(inner, source.text_of(remaining)),
+                    source.replace(node, write.grouped(node, f"{call_text} {sign} {term}")),
                 ]
-            yield r.make(edits, text, 2.4 + 0.5 * at)
+            yield r.make(edits, text, 2.4 + 0.5 * i)
 
 
 def _sum_behind(sites: Sites, node: ast.expr) -> tuple[ast.BinOp | None, ast.expr | None]:
@@ -322,20 +322,20 @@ def reduce_both_parts(r: Request) -> Iterator[Candidate]:
         node for node in nodes if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div)
     ]
     reductions = r.sites.calls({"pmean", "psum"})
-    for at, node in enumerate(quotients):
+    for i, node in enumerate(quotients):
         for axes in r.axes:
             for below in _denominators(node.right):
                 parts = [
                     source.replace(node.left, write.call("psum", source.text_of(node.left), axes)),
                     source.replace(below, write.call("psum", source.text_of(below), axes)),
                 ]
-                both = " and ".join(shown(source.text_of(one)) for one in (node.left, below))
-                text = f"sum {both} over {write.axes(axes)} separately, and divide once"
-                yield r.make(parts, text, 4 + 0.4 * at)
+                terms = " and ".join(shown(source.text_of(term)) for term in (node.left, below))
+                text = f"sum {terms} over {write.axes(axes)} separately, and divide once"
+                yield r.make(parts, text, 4 + 0.4 * i)
                 for call in reductions:
-                    rest = _unwrapped(r, call, node, parts)
-                    if rest is not None:
-                        yield r.make(rest, f"{text}; remove the {called(call)}", 3.5 + 0.4 * at)
+                    edits = _unwrapped(r, call, node, parts)
+                    if edits is not None:
+                        yield r.make(edits, f"{text}; remove the {called(call)}", 3.5 + 0.4 * i)
 
 
 def _unwrapped(r: Request, call: ast.Call, node: ast.BinOp, parts: list[Edit]) -> list[Edit] | None:
@@ -361,9 +361,9 @@ def _denominators(node: ast.expr) -> Iterator[ast.expr]:
 
 def axis_of(node: ast.Call) -> ast.expr | None:
     """Return the argument of a collective that names its axes."""
-    named = [keyword.value for keyword in node.keywords if keyword.arg == "axis_name"]
-    if named:
-        return named[0]
+    by_keyword = [keyword.value for keyword in node.keywords if keyword.arg == "axis_name"]
+    if by_keyword:
+        return by_keyword[0]
     return node.args[1] if len(node.args) > 1 else None
 
 

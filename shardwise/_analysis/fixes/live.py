@@ -35,27 +35,27 @@ Key = tuple[str, int, int]
 def functions_of(file: str) -> list[FunctionType]:
     """Return the functions in this process that were compiled from a file."""
     return [
-        found
-        for found in gc.get_objects()
-        if type(found) is FunctionType and found.__code__.co_filename == file
+        function
+        for function in gc.get_objects()
+        if type(function) is FunctionType and function.__code__.co_filename == file
     ]
 
 
 def codes_in(code: CodeType) -> dict[Key, CodeType]:
     """Return the code of every function inside the code of a module or statement."""
-    found: dict[Key, CodeType] = {}
+    codes: dict[Key, CodeType] = {}
 
     def visit(code: CodeType) -> None:
         for inner in code.co_consts:
             if isinstance(inner, CodeType):
                 count = 0
-                while (key := (inner.co_qualname, inner.co_firstlineno, count)) in found:
+                while (key := (inner.co_qualname, inner.co_firstlineno, count)) in codes:
                     count += 1
-                found[key] = inner
+                codes[key] = inner
                 visit(inner)
 
     visit(code)
-    return found
+    return codes
 
 
 _NUMBERS = itertools.count(1)
@@ -94,15 +94,15 @@ class Live:
         with _cache_context()(next(_NUMBERS)), contextlib.ExitStack() as stack:
             stack.enter_context(_with_names(self.globals, imported_by(edits)))
             changed = stack.enter_context(self._recoded(pieces))
-            outside = [one for one in pieces if self._is_outside(one, edits)]
-            found = stack.enter_context(self._executed(outside, pieces)) if outside else {}
-            done = changed or found
-            yield functools.partial(_replaced, found) if done else None
+            outside = [statement for statement in pieces if self._is_outside(statement, edits)]
+            replaced = stack.enter_context(self._executed(outside, pieces)) if outside else {}
+            done = changed or replaced
+            yield functools.partial(_replaced, replaced) if done else None
 
     @property
     def globals(self) -> list[dict[str, Any]]:
         """The global names that the functions see."""
-        return list({id(one.__globals__): one.__globals__ for one in self.functions}.values())
+        return list({id(f.__globals__): f.__globals__ for f in self.functions}.values())
 
     def _compiled(self, text: str, line: int = 1) -> CodeType:
         text = "\n" * (line - 1) + text
@@ -111,13 +111,13 @@ class Live:
     def _pieces(self, edits: Sequence[Edit]) -> dict[ast.stmt, CodeType] | None:
         """Compile the edited module-level statements, each at its own line."""
         source = self.source
-        inside: dict[ast.stmt, list[Edit]] = {}
+        by_statement: dict[ast.stmt, list[Edit]] = {}
         for edit in edits:
             statement = source.statement_at(edit)
             if statement is None:
                 return None
-            inside.setdefault(statement, []).append(edit)
-        return {one: self._compiled_statement(one, own) for one, own in inside.items()}
+            by_statement.setdefault(statement, []).append(edit)
+        return {node: self._compiled_statement(node, group) for node, group in by_statement.items()}
 
     def _compiled_statement(self, statement: ast.stmt, edits: Sequence[Edit] = ()) -> CodeType:
         text = self.source.edited_statement(statement, edits)
@@ -157,20 +157,20 @@ class Live:
         if plan is None:
             yield MappingProxyType({})
             return
-        kept: list[tuple[dict[str, Any], str, Any]] = []
-        found: dict[int, Any] = {}
+        saved: list[tuple[dict[str, Any], str, Any]] = []
+        replaced: dict[int, Any] = {}
         try:
             for names in self.globals:
                 if all(name in names for statement in plan for name in bound_by(statement)):
-                    self._run(plan, pieces, names, kept, found)
+                    self._run(plan, pieces, names, saved, replaced)
             for names in _user_modules():
                 for name, value in list(names.items()):
-                    if id(value) in found and names[name] is not found[id(value)]:
-                        kept.append((names, name, value))
-                        names[name] = found[id(value)]
-            yield found
+                    if id(value) in replaced and names[name] is not replaced[id(value)]:
+                        saved.append((names, name, value))
+                        names[name] = replaced[id(value)]
+            yield replaced
         finally:
-            for names, name, value in reversed(kept):
+            for names, name, value in reversed(saved):
                 names[name] = value
 
     def _run(
@@ -184,9 +184,9 @@ class Live:
         for statement in plan:
             bound = bound_by(statement)
             kept += [(names, name, names[name]) for name in bound]
-            before = {name: names[name] for name in bound}
+            earlier = {name: names[name] for name in bound}
             exec(pieces.get(statement) or self._compiled_statement(statement), names)
-            found |= {id(before[name]): names[name] for name in bound}
+            found |= {id(earlier[name]): names[name] for name in bound}
 
     def _dependent(self, outside: Sequence[ast.stmt]) -> list[ast.stmt] | None:
         """Return the statements to execute again; None if one of them has side effects."""
@@ -216,21 +216,21 @@ class Live:
 
 def imported_by(edits: Sequence[Edit]) -> dict[str, Any]:
     """Return the names that edits may use and the fix imports: `jax` and functions of `jax.lax`."""
-    used = {name for edit in edits for name in edit.names}
-    return {"jax": jax} | {name: getattr(jax.lax, name) for name in used if hasattr(jax.lax, name)}
+    names = {name for edit in edits for name in edit.names}
+    return {"jax": jax} | {name: getattr(jax.lax, name) for name in names if hasattr(jax.lax, name)}
 
 
 @contextlib.contextmanager
 def _with_names(modules: Sequence[dict[str, Any]], names: Mapping[str, Any]) -> Iterator[None]:
     """Define global names in modules that lack them."""
-    added = [(own, name) for own in modules for name in names if name not in own]
+    added = [(module, name) for module in modules for name in names if name not in module]
     try:
-        for own, name in added:
-            own[name] = names[name]
+        for module, name in added:
+            module[name] = names[name]
         yield
     finally:
-        for own, name in added:
-            own.pop(name, None)
+        for module, name in added:
+            module.pop(name, None)
 
 
 def _replaced(found: Mapping[int, Any], f: Any) -> Any:
@@ -251,7 +251,7 @@ def _user_modules() -> Iterator[dict[str, Any]]:
 def first_line(statement: ast.stmt) -> int:
     """Return the first line of a statement, including its decorators."""
     decorators = getattr(statement, "decorator_list", [])
-    return min([statement.lineno, *(one.lineno for one in decorators)])
+    return min([statement.lineno, *(decorator.lineno for decorator in decorators)])
 
 
 def bound_by(statement: ast.stmt) -> set[str]:

@@ -47,13 +47,13 @@ class Program:
         in_specs, static = options
         options = Tracing(f, ones, in_specs, static).lying(args), static
         if examined.reading is not None:
-            plain = ReadProgram(examined.base.traced, ones, examined.reading)
+            base = ReadProgram(examined.base.traced, ones, examined.reading)
         elif reference is None:
-            plain = ReadProgram.of(Tracing(f, ones, *options), ones, args)
+            base = ReadProgram.of(Tracing(f, ones, *options), ones, args)
         else:
-            own = Tracing(reference, None, static=static, alone=True)
-            plain = ReadProgram.of(own, ones, args)
-        return cls(f, args, meshes, options, reference, plain, examined)
+            tracing = Tracing(reference, None, static=static, alone=True)
+            base = ReadProgram.of(tracing, ones, args)
+        return cls(f, args, meshes, options, reference, base, examined)
 
     @property
     def hardest(self) -> AbstractMesh:
@@ -62,25 +62,25 @@ class Program:
 
     def read(self, mesh: AbstractMesh, f: Any = None) -> ReadProgram:
         """Trace the program, or an edited `f`, and analyse its values."""
-        own = Tracing(f or self.f, mesh, *self.options)
-        return ReadProgram.of(own, mesh, self.args, self.plain)
+        tracing = Tracing(f or self.f, mesh, *self.options)
+        return ReadProgram.of(tracing, mesh, self.args, self.plain)
 
     def gaps(self, mesh: AbstractMesh, f: Any) -> list[list[Gap]] | None:
         """Return where each result differs from what it should be; None if it may deadlock.
 
         Devices are followed separately only if nothing else shows that the program is wrong.
         """
-        found = self.read(mesh, f)
-        if found.sites or found.traced.tree != self.plain.traced.tree:
+        edited = self.read(mesh, f)
+        if edited.sites or edited.traced.tree != self.plain.traced.tree:
             return None
-        gaps = found.reading.gaps()
-        return [row.gaps for row in found.compared(self.plain)] if is_open(gaps) else gaps
+        gaps = edited.reading.gaps()
+        return [row.gaps for row in edited.compared(self.plain)] if is_open(gaps) else gaps
 
     def proved(self, f: Any) -> bool:
         """Return whether every result is proved on the other meshes, including one device."""
-        others = dict.fromkeys([one_device(self.hardest), *self.meshes[:-1]])
-        right = [[] for _ in self.plain.traced.result_paths]
-        return all(self.gaps(mesh, f) == right for mesh in others)
+        meshes = dict.fromkeys([one_device(self.hardest), *self.meshes[:-1]])
+        no_gaps = [[] for _ in self.plain.traced.result_paths]
+        return all(self.gaps(mesh, f) == no_gaps for mesh in meshes)
 
     def agrees(self, f: Any) -> bool:
         """Return whether the numbers are right on the largest mesh."""

@@ -33,7 +33,7 @@ DRAWS = {
 def move_reduction(r: Request) -> Iterator[Candidate]:
     """Reduce before a nonlinear function instead of after it."""
     source, write = r.sites.source, r.writer
-    for at, node in enumerate(r.sites.calls({"psum", "pmean"})):
+    for i, node in enumerate(r.sites.calls({"psum", "pmean"})):
         axis = axis_of(node)
         if not node.args or axis is None:
             continue
@@ -51,12 +51,12 @@ def move_reduction(r: Request) -> Iterator[Candidate]:
             for name in ("psum", "pmean"):
                 text = f"{write.lax(name)}({source.text_of(part)}, {source.text_of(axis)})"
                 start, end = source.span(node)
-                first, last = source.span(inner)
-                edits = [Edit(start, first, ""), source.replace(part, text), Edit(last, end, "")]
+                first, stop = source.span(inner)
+                edits = [Edit(start, first, ""), source.replace(part, text), Edit(stop, end, "")]
                 described = (
                     f"reduce {shown(source.text_of(part))} with {name} before it is used, not after"
                 )
-                rank = 4.5 + 0.5 * at + 0.2 * nth + (name != called(node)) * 0.1
+                rank = 4.5 + 0.5 * i + 0.2 * nth + (name != called(node)) * 0.1
                 yield r.make(edits, described, rank)
 
 
@@ -77,18 +77,18 @@ def gather_operand(r: Request) -> Iterator[Candidate]:
             described = f"gather `{source.text_of(node)}` over {write.axes(axes)} here"
             yield r.make([source.replace(node, text)], described, 6.5 + 0.4 * nth + 0.5 * bool(dim))
     split = {name.id: name for name in reversed(unique)}
-    for (one, two), axes in itertools.product(itertools.combinations(split, 2), r.axes[:1]):
+    for (first, second), axes in itertools.product(itertools.combinations(split, 2), r.axes[:1]):
         edits = [
             source.replace(split[name], write.call("all_gather", name, axes, ", tiled=True"))
-            for name in (one, two)
+            for name in (first, second)
         ]
-        yield r.make(edits, f"gather `{one}` and `{two}` over {write.axes(axes)} here", 6.9)
+        yield r.make(edits, f"gather `{first}` and `{second}` over {write.axes(axes)} here", 6.9)
 
 
 def take_one(r: Request) -> Iterator[Candidate]:
     """Take the value of the last or the first device instead of the sum over all."""
     source, write = r.sites.source, r.writer
-    for at, node in enumerate(r.sites.calls({"psum"})):
+    for place, node in enumerate(r.sites.calls({"psum"})):
         axis = axis_of(node)
         if not node.args or axis is None or not isinstance(axis, ast.Constant):
             continue
@@ -98,31 +98,31 @@ def take_one(r: Request) -> Iterator[Candidate]:
             value = f"{write.jnp}.where({index} == {number}, {source.text_of(node.args[0])}, 0)"
             described = f"sum only what the {which} device along {name} has"
             edit = source.replace(node.args[0], value)
-            yield r.make([edit], described, (3.6 if r.is_open else 6.2) + 0.3 * at)
+            yield r.make([edit], described, (3.6 if r.is_open else 6.2) + 0.3 * place)
 
 
 def change_dimension(r: Request) -> Iterator[Candidate]:
     """Gather, scatter or exchange along another dimension."""
     source = r.sites.source
     for node in r.sites.calls({"all_gather", "psum_scatter", "all_to_all"}):
-        given = {keyword.arg: keyword.value for keyword in node.keywords}
+        keywords = {keyword.arg: keyword.value for keyword in node.keywords}
         option = "scatter_dimension" if called(node) == "psum_scatter" else "axis"
         for dim in range(3) if called(node) != "all_to_all" else ():
             described = f"{called(node)} along dimension {dim}"
-            if option in given:
-                yield r.make([source.replace(given[option], str(dim))], described, 3 + 0.2 * dim)
+            if option in keywords:
+                yield r.make([source.replace(keywords[option], str(dim))], described, 3 + 0.2 * dim)
             elif dim:
                 end = source.span(node)[1] - 1
                 yield r.make([Edit(end, end, f", {option}={dim}")], described, 3 + 0.2 * dim)
-        pair = [given.get("split_axis"), given.get("concat_axis")]
+        pair = [keywords.get("split_axis"), keywords.get("concat_axis")]
         pair = pair if all(pair) else node.args[2:4]
         if called(node) == "all_to_all" and len(pair) == 2 and all(pair):
-            one, two = pair
-            assert one is not None
-            assert two is not None
+            first, second = pair
+            assert first is not None
+            assert second is not None
             edits = [
-                source.replace(one, source.text_of(two)),
-                source.replace(two, source.text_of(one)),
+                source.replace(first, source.text_of(second)),
+                source.replace(second, source.text_of(first)),
             ]
             yield r.make(edits, "exchange split_axis and concat_axis of the all_to_all", 3.2)
 
@@ -131,9 +131,9 @@ def draw_for_all(r: Request) -> Iterator[Candidate]:
     """Draw random numbers for the whole array, and keep this device's part."""
     source = r.sites.source
     for node in r.sites.calls(set(DRAWS)):
-        named = [keyword.value for keyword in node.keywords if keyword.arg == "shape"]
+        keywords = [keyword.value for keyword in node.keywords if keyword.arg == "shape"]
         place = DRAWS[called(node)]
-        shape = named[0] if named else node.args[place] if len(node.args) > place else None
+        shape = keywords[0] if keywords else node.args[place] if len(node.args) > place else None
         if shape is None or not node.args:
             continue
         for cut in _cuts(r, node):
@@ -143,12 +143,12 @@ def draw_for_all(r: Request) -> Iterator[Candidate]:
             )
             edits = [source.replace(node, _part_of_whole(r, node, shape, cut))]
             yield r.make(edits, described, 5)
-            both = [*edits, *_without_index(r, node.args[0])]
-            apart = not any(
-                a.start < b.end and b.start < a.end for a, b in itertools.combinations(both, 2)
+            with_key = [*edits, *_without_index(r, node.args[0])]
+            disjoint = not any(
+                a.start < b.end and b.start < a.end for a, b in itertools.combinations(with_key, 2)
             )
-            if len(both) > 1 and apart:
-                yield r.make(both, f"{described}; use one key on every device", 4.9)
+            if len(with_key) > 1 and disjoint:
+                yield r.make(with_key, f"{described}; use one key on every device", 4.9)
 
 
 def _cuts(r: Request, node: ast.expr) -> Iterator[dict[int, tuple[str, ...]]]:
@@ -158,14 +158,14 @@ def _cuts(r: Request, node: ast.expr) -> Iterator[dict[int, tuple[str, ...]]]:
         yield from ({0: axes} for axes in r.axes[:2])
         return
     times = [large // max(1, small) for small, large in zip(local.shape, whole.shape, strict=True)]
-    dims = [dim for dim, count in enumerate(times) if count > 1]
+    dims = [dim for dim, n in enumerate(times) if n > 1]
     every = list(dict.fromkeys(name for axes in r.axes for name in axes))
     options = [c for n in range(1, len(every) + 1) for c in itertools.combinations(every, n)]
-    for chosen in itertools.product(options, repeat=len(dims)):
-        names = [name for axes in chosen for name in axes]
-        sizes = [math.prod(r.sizes[name] for name in axes) for axes in chosen]
+    for assignment in itertools.product(options, repeat=len(dims)):
+        names = [name for axes in assignment for name in axes]
+        sizes = [math.prod(r.sizes[name] for name in axes) for axes in assignment]
         if dims and len(names) == len({*names}) and sizes == [times[dim] for dim in dims]:
-            yield dict(zip(dims, chosen, strict=True))
+            yield dict(zip(dims, assignment, strict=True))
 
 
 def _part_of_whole(
@@ -175,23 +175,23 @@ def _part_of_whole(
     source, write = r.sites.source, r.writer
     last = max(cut)
     if isinstance(shape, ast.Tuple) and len(shape.elts) > last:
-        sizes = [source.text_of(one) for one in shape.elts]
-        rest = sizes[last + 1 :]
+        sizes = [source.text_of(element) for element in shape.elts]
+        tail = sizes[last + 1 :]
     else:
         sizes = [f"{source.text_of(shape)}[{dim}]" for dim in range(last + 1)]
-        rest = [f"*{source.text_of(shape)}[{last + 1}:]"]
+        tail = [f"*{source.text_of(shape)}[{last + 1}:]"]
     index = {dim: f"{write.lax('axis_index')}({write.axes(axes)})" for dim, axes in cut.items()}
     count = {dim: f"{write.lax('axis_size')}({write.axes(axes)})" for dim, axes in cut.items()}
-    whole = [f"{count[d]} * {sizes[d]}" if d in cut else sizes[d] for d in range(last + 1)]
+    full = [f"{count[d]} * {sizes[d]}" if d in cut else sizes[d] for d in range(last + 1)]
     start, end = source.span(node)
     first, stop = source.span(shape)
-    head, tail = source.data[start:first].decode(), source.data[stop:end].decode()
-    every = f"{head}({', '.join([*whole, *rest])}{',' if len([*whole, *rest]) == 1 else ''}){tail}"
+    before, after = source.data[start:first].decode(), source.data[stop:end].decode()
+    every = f"{before}({', '.join([*full, *tail])}{',' if len([*full, *tail]) == 1 else ''}){after}"
     for dim in sorted(cut):
-        along = f", axis={dim}" if dim else ""
+        axis = f", axis={dim}" if dim else ""
         every = (
             f"{write.lax('dynamic_slice_in_dim')}({every}, {index[dim]} * {sizes[dim]}, "
-            f"{sizes[dim]}{along})"
+            f"{sizes[dim]}{axis})"
         )
     return every
 
@@ -201,7 +201,7 @@ def one_key(r: Request) -> Iterator[Candidate]:
     source = r.sites.source
     for node in r.sites.calls({"axis_index"}):
         if any(
-            isinstance(one, ast.Call) and called(one) == "fold_in" for one in source.around(node)
+            isinstance(call, ast.Call) and called(call) == "fold_in" for call in source.around(node)
         ):
             yield r.make([source.replace(node, "0")], "use the same key on every device", 4)
 
@@ -218,7 +218,7 @@ def _without_index(r: Request, key: ast.expr) -> Iterator[Edit]:
 def global_positions(r: Request) -> Iterator[Candidate]:
     """Count positions from the start of the whole array."""
     source, write = r.sites.source, r.writer
-    for at, node in enumerate(r.sites.calls({"arange"})):
+    for place, node in enumerate(r.sites.calls({"arange"})):
         if len(node.args) != 1:
             continue
         for axes in r.axes:
@@ -226,7 +226,7 @@ def global_positions(r: Request) -> Iterator[Candidate]:
             index = f"{write.lax('axis_index')}({write.axes(axes)})"
             offset = f"({index} * {count} + {text})"
             described = f"count positions from the first device along {write.axes(axes)}"
-            yield r.make([source.replace(node, offset)], described, 4.2 + 0.3 * at)
+            yield r.make([source.replace(node, offset)], described, 4.2 + 0.3 * place)
 
 
 def nudge(r: Request) -> Iterator[Candidate]:
@@ -236,27 +236,27 @@ def nudge(r: Request) -> Iterator[Candidate]:
     rank = 3.5 if r.is_open else 7
     for node in r.sites.nodes():
         if isinstance(node, ast.Compare) and len(node.ops) == 1:
-            left, right = source.span(node.left)[1], source.span(node.comparators[0])[0]
-            between = source.data[left:right].decode()
+            start, end = source.span(node.left)[1], source.span(node.comparators[0])[0]
+            operator = source.data[start:end].decode()
             new = swapped.get(type(node.ops[0]))
             if new is not None:
-                old = between.strip(" ()")
-                text = between.replace(old, new, 1)
-                yield r.make([Edit(left, right, text)], f"compare with {new}, not {old}", rank)
+                old = operator.strip(" ()")
+                text = operator.replace(old, new, 1)
+                yield r.make([Edit(start, end, text)], f"compare with {new}, not {old}", rank)
             elif isinstance(node.ops[0], ast.Eq) and source.text_of(node.comparators[0]) == "0":
                 for axes in r.axes[:1]:
-                    last = f"{write.lax('axis_size')}({write.axes(axes)}) - 1"
-                    edit = source.replace(node.comparators[0], last)
+                    stop = f"{write.lax('axis_size')}({write.axes(axes)}) - 1"
+                    edit = source.replace(node.comparators[0], stop)
                     yield r.make([edit], "take the last device, not the first", rank)
         elif isinstance(node, ast.Call) and called(node) in ("arange", "range") and node.args:
-            last = node.args[0] if len(node.args) == 1 else node.args[1]
-            edit = source.replace(last, f"{source.text_of(last)} + 1")
+            stop = node.args[0] if len(node.args) == 1 else node.args[1]
+            edit = source.replace(stop, f"{source.text_of(stop)} + 1")
             yield r.make([edit], f"one more iteration: {shown(source.text_of(node))}", rank + 0.5)
         elif isinstance(node, ast.Tuple) and len(node.elts) == 2 and _in_permutation(r, node):
-            one, two = node.elts
+            first, second = node.elts
             edits = [
-                source.replace(one, source.text_of(two)),
-                source.replace(two, source.text_of(one)),
+                source.replace(first, source.text_of(second)),
+                source.replace(second, source.text_of(first)),
             ]
             yield r.make(edits, "send in the other direction", rank - 0.5)
 
@@ -268,7 +268,7 @@ def change_specs(r: Request) -> Iterator[Candidate]:
     quoted = [f"{write.quote}{name}{write.quote}" for name in every]
     entries = [*quoted, *(f"None, {name}" for name in quoted), ""]
     entries += [", ".join(pair) for pair in itertools.permutations(quoted, 2)]
-    for at, node in enumerate(sorted(r.sites.specs(), key=lambda one: not _is_for_results(r, one))):
+    for i, node in enumerate(sorted(r.sites.specs(), key=lambda s: not _is_for_results(r, s))):
         rank = 3.5 if r.misplaced and _is_for_results(r, node) else 6.8
         for nth, entry in enumerate(entries):
             text = f"{source.text_of(node.func)}({entry})"
@@ -276,10 +276,10 @@ def change_specs(r: Request) -> Iterator[Candidate]:
             if text != source.text_of(node) and not shared:  # other code may use the constant
                 described = f"declare {text} instead of {source.text_of(node)}"
                 # Replicating an argument is right too, but the program is then no longer sharded.
-                last = 4 if not entry and not _is_for_results(r, node) else 0
-                described += ": every device then has all of it" if last else ""
-                own = rank + last + 0.2 * at + 0.1 * nth
-                yield r.make([source.replace(node, text)], described, own)
+                penalty = 4 if not entry and not _is_for_results(r, node) else 0
+                described += ": every device then has all of it" if penalty else ""
+                total = rank + penalty + 0.2 * i + 0.1 * nth
+                yield r.make([source.replace(node, text)], described, total)
 
 
 def _is_for_results(r: Request, node: ast.Call) -> bool:
@@ -294,8 +294,8 @@ def _is_for_results(r: Request, node: ast.Call) -> bool:
 
 def _in_permutation(r: Request, node: ast.Tuple) -> bool:
     return any(
-        isinstance(around, ast.Call) and called(around) == "ppermute"
-        for around in r.sites.source.around(node)
+        isinstance(parent, ast.Call) and called(parent) == "ppermute"
+        for parent in r.sites.source.around(node)
     )
 
 

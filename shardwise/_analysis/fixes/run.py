@@ -83,10 +83,10 @@ def check(
         ```
     """
     validate(f, rtol, atol, seed)
-    rtol, atol = (None if given is None else float(given) for given in (rtol, atol))
+    rtol, atol = (None if tolerance is None else float(tolerance) for tolerance in (rtol, atol))
     meshes = wanted_meshes(mesh, "check", args)
     options = in_specs, Static.of(static_argnums, static_argnames)
     with telling(f"checking {name_of(f)}", progress):
-        given = meshes, reference, options, rtol, atol, seed, all_meshes
-        examined = examine(f, args, *given)
+        settings = meshes, reference, options, rtol, atol, seed, all_meshes
+        examined = examine(f, args, *settings)
         return fixed(examined, f, meshes, reference, options) if fix else examined.verdict

@@ -68,7 +68,7 @@ class Tried:
     @property
     def mistakes(self) -> int:
         """The number of operations that still misuse a share."""
-        return len({id(one.op) for gaps in self.gaps for gap in gaps for one in gap.mistakes})
+        return len({id(m.op) for gaps in self.gaps for gap in gaps for m in gap.mistakes})
 
     def is_better(self, other: Tried) -> bool:
         """Return whether more results are right, or fewer operations wrong, and none got worse."""
@@ -97,7 +97,7 @@ def fixed(
     try:
         program = Program.of(examined, f, meshes, reference, options)
         search = Search(program, verdict.findings)
-        found = search.run()
+        fix_found = search.run()
     except Exception as error:  # fixes are optional: a bug here must not cost the verdict
         warn(
             f"shardwise could not look for a fix ({type(error).__name__}: {error}). This is a bug "
@@ -105,10 +105,10 @@ def fixed(
             RuntimeWarning,
         )
         return verdict
-    if found is None:
+    if fix_found is None:
         return verdict
-    candidate, how = found
-    fix = fix_of(candidate, how, search.names_of(candidate.source))
+    candidate, evidence = fix_found
+    fix = fix_of(candidate, evidence, search.names_of(candidate.source))
     return dataclasses.replace(verdict, findings=_led(verdict.findings, candidate, fix))
 
 
@@ -125,14 +125,17 @@ def _led(findings: Sequence[Finding], candidate: Candidate, fix: Fix) -> tuple[F
     lines = [candidate.source.line_of(edit.start) for edit in candidate.edits]
 
     def distance(finding: Finding) -> tuple[bool, float]:
-        here = finding.where.file == candidate.source.file
+        same_file = finding.where.file == candidate.source.file
         return not finding.certain, min(
             abs(finding.where.line - line) for line in lines
-        ) if here else 1e9
+        ) if same_file else 1e9
 
-    first, *rest = sorted(findings, key=distance)
-    others = [dataclasses.replace(one, remedy=AGAIN) if one.certain else one for one in rest]
-    return (dataclasses.replace(first, fix=fix), *others)
+    first, *others = sorted(findings, key=distance)
+    remaining = [
+        dataclasses.replace(finding, remedy=AGAIN) if finding.certain else finding
+        for finding in others
+    ]
+    return (dataclasses.replace(first, fix=fix), *remaining)
 
 
 AGAIN = "the fix above."
@@ -166,8 +169,8 @@ class Search:
                 if tried is None:
                     continue
                 if self._is_proved(tried):
-                    alone = candidate.alone and self.attempt(candidate.alone)
-                    enough = alone if alone and self._is_proved(alone) else tried
+                    single = candidate.alone and self.attempt(candidate.alone)
+                    enough = single if single and self._is_proved(single) else tried
                     return enough.candidate, "proved"
                 if tried.is_open:
                     open_ones.append(tried)
@@ -182,20 +185,20 @@ class Search:
 
     def _is_proved(self, tried: Tried) -> bool:
         """Return whether every result is proved on every mesh."""
-        whole = len(tried.right) == len(tried.gaps)
-        return whole and bool(self._with(tried.candidate, self.program.proved))
+        all_right = len(tried.right) == len(tried.gaps)
+        return all_right and bool(self._with(tried.candidate, self.program.proved))
 
     def _gaps_at_first(self) -> list[list[Gap]]:
         program = self.program
-        known = program.examined.gaps
-        return known if known is not None else program.gaps(program.hardest, program.f) or []
+        gaps = program.examined.gaps
+        return gaps if gaps is not None else program.gaps(program.hardest, program.f) or []
 
     def _checked(self, open_ones: Sequence[Tried]) -> tuple[Candidate, str] | None:
         """Return the first of some candidates whose numbers are right on every mesh."""
-        likely = sorted(open_ones, key=lambda one: -len(one.right))
-        for one in likely[:RUNS]:
-            if self._with(one.candidate, self.program.agrees) and self._is_checked(one.candidate):
-                return one.candidate, "checked"
+        likely = sorted(open_ones, key=lambda item: -len(item.right))
+        for item in likely[:RUNS]:
+            if self._with(item.candidate, self.program.agrees) and self._is_checked(item.candidate):
+                return item.candidate, "checked"
         return None
 
     def _is_checked(self, candidate: Candidate) -> bool:
@@ -210,13 +213,13 @@ class Search:
 
     def candidates(self, gaps: list[list[Gap]], best: Candidate | None) -> list[Candidate]:
         """Return what to try next, the most likely first; each extends the `best` edit so far."""
-        found = [one for request in self._requests(gaps) for one in self._made(request)]
-        found.sort(key=lambda one: (one.rank + self._distance(one), one.size))
+        candidates = [option for request in self._requests(gaps) for option in self._made(request)]
+        candidates.sort(key=lambda option: (option.rank + self._distance(option), option.size))
         if best is not None:
-            found = [best.joined(one) for one in found if _together(best, one)]
+            candidates = [best.joined(option) for option in candidates if _together(best, option)]
         unique: dict[str, Candidate] = {}
-        for one in found:
-            unique.setdefault(one.text, one)
+        for option in candidates:
+            unique.setdefault(option.text, option)
         return [*unique.values()]
 
     def _made(self, request: Request) -> Iterator[Candidate]:
@@ -225,17 +228,17 @@ class Search:
         With `check_vma=False`, a reduction inside a differentiated function has the wrong
         derivative: such edits are also tried with the check turned on.
         """
-        on = [*keep_checks(request)]
-        yield from on
-        lines = self._differentiated(request.sites.source) if on else set()
+        checks = [*keep_checks(request)]
+        yield from checks
+        lines = self._differentiated(request.sites.source) if checks else set()
         for make in (*CATALOGUE, *STATISTICS, *REWRITES):
-            for one in make(request):
-                inside = bool(lines) and lines >= one.lines
-                if lines and all(_together(one, check) for check in on):
-                    both = functools.reduce(Candidate.joined, on, one)
-                    rank = one.rank + (0 if inside else 1)
-                    yield dataclasses.replace(both, rank=rank, alone=one)
-                yield dataclasses.replace(one, rank=one.rank + (1 if inside else 0))
+            for option in make(request):
+                differentiated = bool(lines) and lines >= option.lines
+                if lines and all(_together(option, check) for check in checks):
+                    combined = functools.reduce(Candidate.joined, checks, option)
+                    rank = option.rank + (0 if differentiated else 1)
+                    yield dataclasses.replace(combined, rank=rank, alone=option)
+                yield dataclasses.replace(option, rank=option.rank + (1 if differentiated else 0))
 
     def _differentiated(self, source: Source) -> set[int]:
         """Return the lines of a file whose values are differentiated."""
@@ -243,31 +246,35 @@ class Search:
             source.line_of(source.span(node)[0])
             for op in walk(self.body.ops)
             if op.differentiated
-            for own, node in self.sources.expressions(op)
-            if own is source
+            for node_source, node in self.sources.expressions(op)
+            if node_source is source
         }
 
     def _distance(self, candidate: Candidate) -> float:
         """Rank edits by line: the first finding's, then those of other findings, then the rest."""
         file = candidate.source.file
-        named = [one.where.line for one in self.findings if one.certain and one.where.file == file]
-        if not named or named[0] in candidate.lines:
+        lines = [
+            finding.where.line
+            for finding in self.findings
+            if finding.certain and finding.where.file == file
+        ]
+        if not lines or lines[0] in candidate.lines:
             return 0.0
-        return 0.25 if candidate.lines & {*named} else 1.25
+        return 0.25 if candidate.lines & {*lines} else 1.25
 
     def _requests(self, gaps: list[list[Gap]]) -> Iterator[Request]:
-        flat = [gap for own in gaps for gap in own]
+        flat = [gap for row in gaps for gap in row]
         ops = list(dict.fromkeys(op for gap in flat for op in _named(gap)))
-        named = [axis.name for gap in flat for axis in _axes(gap)]
+        axis_names = [axis.name for gap in flat for axis in _axes(gap)]
         sizes = self.program.hardest.shape
         every = [name for name, size in sizes.items() if size > 1]
-        owed = tuple(dict.fromkeys(named))
+        owed = tuple(dict.fromkeys(axis_names))
         axes = dict.fromkeys([owed] if owed else [])
         axes |= dict.fromkeys((name,) for name in (*owed, *every))
         axes |= dict.fromkeys([tuple(every)] if every else [])
         ratios = [float(gap.ratio) for gap in flat if gap.kind == "times" and gap.ratio is not None]
         outs = self.body.outs
-        wrong = [out for out, own in zip(outs, gaps, strict=False) if own] or outs
+        wrong = [out for out, row in zip(outs, gaps, strict=False) if row] or outs
         for sites in sites_of(self.body, wrong, ops, self.sources, self.whole):
             yield Request(
                 sites,
@@ -286,19 +293,19 @@ class Search:
 
     def _shares(self, gaps: Sequence[Gap], source: Source) -> list[ast.expr]:
         """Return the expressions of a file that compute a share which is used as the whole."""
-        mistakes = [one.used or one for gap in gaps for one in gap.mistakes]
-        born = dict.fromkeys(one.born for one in mistakes if one.born and not one.born.backward)
-        found = [next(self.sources.expressions(op), None) for op in born]
-        return list(dict.fromkeys(one[1] for one in found if one is not None and one[0] is source))
+        mistakes = [m.used or m for gap in gaps for m in gap.mistakes]
+        born = dict.fromkeys(m.born for m in mistakes if m.born and not m.born.backward)
+        nodes = [next(self.sources.expressions(op), None) for op in born]
+        return list(dict.fromkeys(row[1] for row in nodes if row is not None and row[0] is source))
 
     def attempt(self, candidate: Candidate) -> Tried | None:
         """Try a candidate on the hardest mesh; None if it cannot be traced."""
         self.tried += 1
         program = self.program
-        found = self._with(candidate, lambda f: program.gaps(program.hardest, f))
-        apart = found is not None and not any(gap.kind != "other" for own in found for gap in own)
-        self.followed += self.length * (APART if apart else 1)
-        return None if found is None else Tried(candidate, found)
+        gaps = self._with(candidate, lambda edited: program.gaps(program.hardest, edited))
+        unlike = gaps is not None and not any(gap.kind != "other" for row in gaps for gap in row)
+        self.followed += self.length * (APART if unlike else 1)
+        return None if gaps is None else Tried(candidate, gaps)
 
     def names_of(self, source: Source) -> collections.ChainMap[str, Any]:
         """Return the global names of a file."""
@@ -329,10 +336,12 @@ _NOTHING: Any = None
 
 def _named(gap: Gap) -> Iterator[Op]:
     """Yield the operations that the evidence names, starting with where the mistake was made."""
-    mistakes = [one for one in (gap.mistake, *gap.mistakes) if one is not None]
+    mistakes = [m for m in (gap.mistake, *gap.mistakes) if m is not None]
     for mistake in mistakes:
-        used = mistake.used or mistake
-        yield from (op for op in (used.born, used.maker, used.op, mistake.op) if op is not None)
+        origin = mistake.used or mistake
+        yield from (
+            op for op in (origin.born, origin.maker, origin.op, mistake.op) if op is not None
+        )
     yield from (step.op for step in reversed(gap.steps))
     if gap.stray is not None:
         yield gap.stray

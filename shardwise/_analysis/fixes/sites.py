@@ -55,10 +55,10 @@ class Sites:
 
     def nodes(self, outside: bool = False) -> list[ast.AST]:
         """Return all nodes of the functions, each once; with `outside` also module-level code."""
-        found = dict.fromkeys(node for one in self.functions for node in ast.walk(one))
+        nodes = dict.fromkeys(node for function in self.functions for node in ast.walk(function))
         if outside:
-            found |= dict.fromkeys(outside_functions(self.source.tree))
-        return [*found]
+            nodes |= dict.fromkeys(outside_functions(self.source.tree))
+        return [*nodes]
 
     def keywords(self) -> list[ast.keyword]:
         """Return all keyword arguments, including those of decorators and constants."""
@@ -74,11 +74,11 @@ class Sites:
 
     def calls(self, names: set[str]) -> list[ast.Call]:
         """Return the calls of functions with these names, those that the evidence names first."""
-        found = [
+        calls = [
             node for node in self.nodes() if isinstance(node, ast.Call) and called(node) in names
         ]
-        order = {id(node): at for at, node in enumerate([*self.named, *self.others])}
-        return sorted(found, key=lambda node: (order.get(id(node), 1 << 20), node.lineno))
+        order = {id(node): index for index, node in enumerate([*self.named, *self.others])}
+        return sorted(calls, key=lambda node: (order.get(id(node), 1 << 20), node.lineno))
 
 
 def called(node: ast.expr) -> str:
@@ -112,12 +112,12 @@ def sites_of(
             for source, node in sources.expressions(op):
                 others.setdefault(source, {})[node] = None
     values = values_of(body, sources)
-    found = []
-    for source, own in ({source: {} for source in others} | named).items():
-        rest = others.get(source, {})
-        functions = {*map(source.function_around, [*own, *rest])} - {source.tree}
-        found.append(Sites(source, [*own], [*rest], frozenset(functions), values, whole))
-    return found
+    sites = []
+    for source, nodes in ({source: {} for source in others} | named).items():
+        extra = others.get(source, {})
+        functions = {*map(source.function_around, [*nodes, *extra])} - {source.tree}
+        sites.append(Sites(source, [*nodes], [*extra], frozenset(functions), values, whole))
+    return sites
 
 
 def values_of(body: Body, sources: Sources) -> dict[ast.expr, Var]:

@@ -56,11 +56,11 @@ class Source:
 
     @functools.cached_property
     def _by_range(self) -> dict[Range, ast.expr]:
-        found: dict[Range, ast.expr] = {}
+        by_range: dict[Range, ast.expr] = {}
         for node in ast.walk(self.tree):
             if isinstance(node, ast.expr):
-                found.setdefault(_range(node), node)
-        return found
+                by_range.setdefault(_range(node), node)
+        return by_range
 
     def expression_at(self, place: Range) -> ast.expr | None:
         """Return the expression at exactly this range."""
@@ -68,8 +68,8 @@ class Source:
 
     def span(self, node: ast.expr | ast.keyword | ast.stmt) -> tuple[int, int]:
         """Return the byte range of a node."""
-        first, last, column, end = _range(node)
-        return self._starts[first - 1] + column, self._starts[last - 1] + end
+        first_line, last_line, column, end = _range(node)
+        return self._starts[first_line - 1] + column, self._starts[last_line - 1] + end
 
     def offset(self, line: int, column: int) -> int:
         """Return the byte offset of a line and column."""
@@ -100,10 +100,10 @@ class Source:
 
     def function_around(self, node: ast.AST) -> ast.AST:
         """Return the innermost function around a node, or the module."""
-        found = self.parents.get(node)
-        while found is not None and not isinstance(found, FUNCTIONS):
-            found = self.parents.get(found)
-        return found or self.tree
+        ancestor = self.parents.get(node)
+        while ancestor is not None and not isinstance(ancestor, FUNCTIONS):
+            ancestor = self.parents.get(ancestor)
+        return ancestor or self.tree
 
     def statement_at(self, edit: Edit) -> ast.stmt | None:
         """Return the module-level statement that contains an edit."""
@@ -114,13 +114,13 @@ class Source:
 
     @functools.cached_property
     def _statements(self) -> dict[ast.stmt, tuple[int, int]]:
-        found = {}
+        spans = {}
         for statement in self.tree.body:
             start, end = self.span(statement)
             decorators = getattr(statement, "decorator_list", [])
-            starts = [self._starts[one.lineno - 1] for one in decorators]
-            found[statement] = min([start, *starts]), end
-        return found
+            starts = [self._starts[decorator.lineno - 1] for decorator in decorators]
+            spans[statement] = min([start, *starts]), end
+        return spans
 
     def edited_statement(self, statement: ast.stmt, edits: Iterable[Edit]) -> str:
         """Return the text of a module-level statement with edits applied."""
@@ -171,16 +171,16 @@ def _applied(data: bytes, edits: Iterable[Edit]) -> bytes:
 
 
 def _range(node: ast.expr | ast.keyword | ast.stmt) -> Range:
-    last, end = node.end_lineno, node.end_col_offset
-    assert last is not None
+    last_line, end = node.end_lineno, node.end_col_offset
+    assert last_line is not None
     assert end is not None
-    return node.lineno, last, node.col_offset, end
+    return node.lineno, last_line, node.col_offset, end
 
 
 def shown_path(file: str) -> str:
     """Return a path for a diff: relative if it is below the working directory."""
-    near = os.path.relpath(file) if os.path.isabs(file) else file
-    return file if near.startswith("..") else near
+    relative = os.path.relpath(file) if os.path.isabs(file) else file
+    return file if relative.startswith("..") else relative
 
 
 def unified_diff(file: str, before: str, after: str) -> str:

@@ -51,8 +51,8 @@ def _moment(r: Request, node: ast.expr, axes: Sequence[str]) -> str | None:
     x = r.sites.source.text_of(operand)
     x = f"({x})" if isinstance(operand, ast.BinOp) else x
     options = _options(r, node, operand, "ddof")
-    kept = ", ".join([*(o for o in options if not o.startswith("keepdims")), "keepdims=True"])
-    mean = write.call("pmean", f"{x}.mean({kept})", axes)
+    args = ", ".join([*(o for o in options if not o.startswith("keepdims")), "keepdims=True"])
+    mean = write.call("pmean", f"{x}.mean({args})", axes)
     text = write.call("pmean", f"(({x} - {mean}) ** 2).mean({', '.join(options)})", axes)
     return f"{write.jnp}.sqrt({text})" if MOMENTS[called(node)] else text
 
@@ -67,9 +67,9 @@ def weighted_mean(r: Request) -> Iterator[Candidate]:
             continue
         x, w = source.text_of(operand), source.text_of(weight.value)
         options = "".join(f", {o}" for o in _options(r, node, operand, "where", "weights"))
-        over = f"{x}{options}, where={w}" if weight.arg == "where" else f"({x}) * ({w}){options}"
+        summand = f"{x}{options}, where={w}" if weight.arg == "where" else f"({x}) * ({w}){options}"
         for axes in r.axes:
-            total = write.call("psum", f"{write.jnp}.sum({over})", axes)
+            total = write.call("psum", f"{write.jnp}.sum({summand})", axes)
             count = write.call("psum", f"{write.jnp}.sum({w}{options})", axes)
             described = f"divide the sum of all devices by the sum of all {shown(w)}"
             yield from _instead(r, node, f"{total} / {count}", described)
@@ -115,8 +115,8 @@ def _operand(node: ast.expr) -> ast.expr | None:
 def _options(r: Request, node: ast.Call, operand: ast.expr, *without: str) -> list[str]:
     """Return the other arguments of a call as source text."""
     text = r.sites.source.text_of
-    given = [text(value) for value in node.args if value is not operand]
-    return given + [f"{k.arg}={text(k.value)}" for k in node.keywords if k.arg not in without]
+    positional = [text(value) for value in node.args if value is not operand]
+    return positional + [f"{k.arg}={text(k.value)}" for k in node.keywords if k.arg not in without]
 
 
 def softmax(r: Request) -> Iterator[Candidate]:
@@ -126,14 +126,14 @@ def softmax(r: Request) -> Iterator[Candidate]:
         if not node.args:
             continue
         x = source.text_of(node.args[0])
-        options = [source.text_of(one) for one in node.args[1:]]
+        options = [source.text_of(argument) for argument in node.args[1:]]
         options += [f"{k.arg}={source.text_of(k.value)}" for k in node.keywords]
         if called(node) == "logsumexp":
-            given = ", ".join(["", *options])
+            suffix = ", ".join(["", *options])
         else:
-            given = ", ".join(["", *(options or ["axis=-1"]), "keepdims=True"])
+            suffix = ", ".join(["", *(options or ["axis=-1"]), "keepdims=True"])
         for axes in r.axes:
-            local = f"{write.nn}.logsumexp({x}{given})"
+            local = f"{write.nn}.logsumexp({x}{suffix})"
             total = f"{write.nn}.logsumexp({write.call('all_gather', local, axes)}, axis=0)"
             text = {
                 "logsumexp": total,

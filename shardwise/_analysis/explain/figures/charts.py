@@ -22,7 +22,7 @@ def traffic(report: Facts) -> Drawing:
     title = f"Sent by one device, by mesh axis: {units.size(report.bytes_sent)}"
     if report.cost is not None:
         title = f"Communication by mesh axis: {units.duration(report.cost.communication)}"
-    words = "; ".join(f"{units.axes(one.axes)}: {_amount(one)}" for one in rows)
+    words = "; ".join(f"{units.axes(row.axes)}: {_amount(row)}" for row in rows)
     timed = bool(rows) and report.cost is not None
     top = 16 if timed else 0
     drawing = Drawing(WIDTH, 42 * max(1, len(rows)) + 6 + top, title, words)
@@ -31,8 +31,8 @@ def traffic(report: Facts) -> Drawing:
         drawing.text(WIDTH, 11, "bytes sent", "soft", anchor="end", size=11)
     if not rows:
         drawing.text(0, 20, "The devices send each other nothing.", "soft")
-    for number, one in enumerate(rows):
-        _axis(drawing, report, one, 42 * number + top)
+    for number, row in enumerate(rows):
+        _axis(drawing, report, row, 42 * number + top)
     return drawing
 
 
@@ -69,23 +69,23 @@ def _axis(drawing: Drawing, report: Facts, one: Traffic, y: float) -> None:
 
 def memory(report: Facts) -> Drawing:
     """Draw the memory of one device: arguments, results, the peak and its parts, and a timeline."""
-    held = report.memory
+    usage = report.memory
     words = (
-        f"Arguments {units.size(held.arguments)}, results {units.size(held.results)}, "
-        f"peak {units.size(held.peak)}"
+        f"Arguments {units.size(usage.arguments)}, results {units.size(usage.results)}, "
+        f"peak {units.size(usage.peak)}"
     )
     drawing = Drawing(WIDTH, 272, "Memory of one device", words)
-    most = max(held.peak, held.arguments, held.results, 1)
+    largest = max(usage.peak, usage.arguments, usage.results, 1)
     for y, name, bytes_, color in (
-        (0, "arguments", held.arguments, "held"),
-        (42, "results", held.results, "made"),
+        (0, "arguments", usage.arguments, "held"),
+        (42, "results", usage.results, "made"),
     ):
         _bar_head(drawing, y, name, bytes_)
-        drawing.rect(0, y + 23, WIDTH * bytes_ / most, 10, color)
-    _bar_head(drawing, 84, "peak of live values", held.peak)
-    _segments(drawing, 107, report, WIDTH / most)
+        drawing.rect(0, y + 23, WIDTH * bytes_ / largest, 10, color)
+    _bar_head(drawing, 84, "peak of live values", usage.peak)
+    _segments(drawing, 107, report, WIDTH / largest)
     _legend(drawing, 145)
-    _timeline(drawing, 162, held)
+    _timeline(drawing, 162, usage)
     return drawing
 
 
@@ -97,18 +97,18 @@ def _bar_head(drawing: Drawing, y: float, name: str, bytes_: int) -> None:
 
 def _segments(drawing: Drawing, y: float, report: Facts, scale: float) -> None:
     """Draw the values live at the peak, the arguments first."""
-    paths = {one.path for one in report.arguments}
-    live = sorted(report.memory.live, key=lambda one: one.what not in paths)
+    paths = {value.path for value in report.arguments}
+    live = sorted(report.memory.live, key=lambda value: value.what not in paths)
     x = 0.0
-    for one in live:
-        wide = one.bytes * scale
-        color = "held" if one.what in paths else "made"
-        hint = f"{one.what} {units.array(one.shape, one.dtype)}: {units.size(one.bytes)}"
-        drawing.rect(x, y, max(wide - 0.8, 0.4), 16, color, hint=hint)
-        x += wide
-    rest = report.memory.rest
-    hint = f"all other values: {units.size(rest)}"
-    drawing.rect(x, y, min(rest * scale, WIDTH - x), 16, "rest", hint=hint)
+    for value in live:
+        width = value.bytes * scale
+        color = "held" if value.what in paths else "made"
+        hint = f"{value.what} {units.array(value.shape, value.dtype)}: {units.size(value.bytes)}"
+        drawing.rect(x, y, max(width - 0.8, 0.4), 16, color, hint=hint)
+        x += width
+    others = report.memory.rest
+    hint = f"all other values: {units.size(others)}"
+    drawing.rect(x, y, min(others * scale, WIDTH - x), 16, "rest", hint=hint)
 
 
 def _legend(drawing: Drawing, y: float) -> None:
@@ -191,15 +191,15 @@ def _y(efficiency: float) -> float:
 def _curve(drawing: Drawing, report: Facts, curve: Scaling, sizes: Sequence[int]) -> None:
     """Draw a band from no overlap to full overlap, and a dot at the size of the mesh."""
     color = axis_color(report.mesh, curve.axis)
-    low = [(_x(one.size, sizes), _y(one.efficiency)) for one in curve.points]
-    high = [(_x(one.size, sizes), _y(one.efficiency_overlapped)) for one in curve.points]
+    low = [(_x(p.size, sizes), _y(p.efficiency)) for p in curve.points]
+    high = [(_x(p.size, sizes), _y(p.efficiency_overlapped)) for p in curve.points]
     area = f"{_line(low)}L{_line(high[::-1])[1:]}Z"
     drawing.path(area, color, fill="currentColor", stroke="none", opacity=0.18)
     drawing.path(_line(low), color, stroke_width=1.8)
     drawing.path(_line(high), color, stroke_width=1.4, stroke_dasharray="4 3")
-    own = next(axis.size for axis in report.mesh if axis.name == curve.axis)
+    mesh_size = next(axis.size for axis in report.mesh if axis.name == curve.axis)
     for point, (x, y) in zip(curve.points, low, strict=True):
-        drawing.circle(x, y, 4 if point.size == own else 2, color, _hint(curve.axis, point))
+        drawing.circle(x, y, 4 if point.size == mesh_size else 2, color, _hint(curve.axis, point))
 
 
 def _line(points: Sequence[tuple[float, float]]) -> str:

@@ -42,8 +42,8 @@ def axis_colors(report: Facts, names: Sequence[str]) -> list[str]:
 
 def axes_used(report: Facts) -> list[tuple[str, str]]:
     """Return the colours and names of the mesh axes that collectives use."""
-    used = dict.fromkeys(name for use in report.collectives for name in use.axes)
-    return [(axis_color(report.mesh, name), name) for name in used]
+    names = dict.fromkeys(name for use in report.collectives for name in use.axes)
+    return [(axis_color(report.mesh, name), name) for name in names]
 
 
 def part_color(part: int, parts: int) -> tuple[str, str]:
@@ -70,8 +70,8 @@ def letters(room: float, size: float = 12) -> int:
 
 def fit(words: str, room: float, size: float = 12) -> str:
     """Truncate text to a width."""
-    most = letters(room, size)
-    return words if len(words) <= most else words[: max(1, most - 1)] + "…"
+    limit = letters(room, size)
+    return words if len(words) <= limit else words[: max(1, limit - 1)] + "…"
 
 
 class Drawing:
@@ -87,14 +87,14 @@ class Drawing:
         self.root = ElementTree.Element("g")
 
     def _add(self, tag: str, color: str, attributes: dict[str, object], hint: str) -> None:
-        shown = {key.replace("_", "-"): _plain(value) for key, value in attributes.items()}
+        attrs = {key.replace("_", "-"): _plain(value) for key, value in attributes.items()}
         if color.startswith("#"):
-            shown = {
-                key: color if value == "currentColor" else value for key, value in shown.items()
+            attrs = {
+                key: color if value == "currentColor" else value for key, value in attrs.items()
             }
         elif color:
-            shown["class"] = f"sw-{color}"
-        element = ElementTree.SubElement(self.root, tag, shown)
+            attrs["class"] = f"sw-{color}"
+        element = ElementTree.SubElement(self.root, tag, attrs)
         if hint:
             ElementTree.SubElement(element, "title").text = clean(hint)
 
@@ -110,8 +110,8 @@ class Drawing:
         **more: object,
     ) -> None:
         """Draw a filled rectangle; `hint` is its tooltip."""
-        where = {"x": x, "y": y, "width": max(width, 0), "height": max(height, 0)}
-        self._add("rect", color, {**where, "fill": "currentColor", **more}, hint)
+        box = {"x": x, "y": y, "width": max(width, 0), "height": max(height, 0)}
+        self._add("rect", color, {**box, "fill": "currentColor", **more}, hint)
 
     def bar(
         self,
@@ -130,8 +130,8 @@ class Drawing:
 
     def path(self, data: str, color: str, *, hint: str = "", **more: object) -> None:
         """Draw a line, or with `fill` an area."""
-        drawn = {"d": data, "fill": "none", "stroke": "currentColor", **more}
-        self._add("path", color, drawn, hint)
+        attrs = {"d": data, "fill": "none", "stroke": "currentColor", **more}
+        self._add("path", color, attrs, hint)
 
     def circle(self, x: float, y: float, radius: float, color: str, hint: str = "") -> None:
         """Draw a dot."""
@@ -155,20 +155,20 @@ class Drawing:
         `value` is the unrounded number that it shows, written as `data-value`.
         """
         words = clean(words)
-        wide = size * (1.12 if "font_weight" in more else 1)
-        shown = words if room is None else fit(words, room, wide)
-        drawn = {"x": x, "y": y, "font_size": size, "fill": "currentColor", **more}
+        scaled = size * (1.12 if "font_weight" in more else 1)
+        fitted = words if room is None else fit(words, room, scaled)
+        attrs = {"x": x, "y": y, "font_size": size, "fill": "currentColor", **more}
         if anchor != "start":
-            drawn["text_anchor"] = anchor
+            attrs["text_anchor"] = anchor
         if value is not None:
-            drawn["data_value"] = repr(value)
-        self._add("text", color, drawn, words if shown != words else "")
+            attrs["data_value"] = repr(value)
+        self._add("text", color, attrs, words if fitted != words else "")
         element = self.root[-1]
         hints = list(element)
         if hints:
-            hints[0].tail = shown
+            hints[0].tail = fitted
         else:
-            element.text = shown
+            element.text = fitted
 
     def place(self, other: Drawing, x: float, y: float) -> None:
         """Insert another drawing as a part of this one."""
@@ -182,38 +182,38 @@ class Drawing:
 
     def standalone(self) -> str:
         """Return a standalone SVG file on white, with a title above and a legend below."""
-        whole = self._framed()
+        framed = self._framed()
         sheet = ElementTree.Element("g")
         ElementTree.SubElement(sheet, "title").text = self.title
         ElementTree.SubElement(sheet, "desc").text = self.description
-        wide, high = whole.width + 2 * MARGIN, whole.height + 2 * MARGIN
-        size = {"width": _plain(wide), "height": _plain(high)}
+        width, height = framed.width + 2 * MARGIN, framed.height + 2 * MARGIN
+        size = {"width": _plain(width), "height": _plain(height)}
         corner = {"x": str(-MARGIN), "y": str(-MARGIN)}
         ElementTree.SubElement(sheet, "rect", {**corner, **size, "fill": COLORS["paper"][0]})
-        sheet.extend(list(ElementTree.fromstring(ElementTree.tostring(whole.root))))
+        sheet.extend(list(ElementTree.fromstring(ElementTree.tostring(framed.root))))
         for element in sheet.iter():
             name = element.attrib.pop("class", "").removeprefix("sw-")
             for key in ("fill", "stroke"):
                 if element.get(key) == "currentColor":
                     element.set(key, COLORS[name][0])
-        drawn = whole._svg({**size, "role": "img"}, sheet, MARGIN)
-        return f'<?xml version="1.0" encoding="UTF-8"?>\n{drawn}\n'
+        svg = framed._svg({**size, "role": "img"}, sheet, MARGIN)
+        return f'<?xml version="1.0" encoding="UTF-8"?>\n{svg}\n'
 
     def _framed(self) -> Drawing:
         """Return the drawing with its title, subtitle and legend."""
         top = 42 if self.subtitle else 24
         below = 26 if self.legend else 0
-        whole = Drawing(self.width, self.height + top + below, self.title, self.description)
-        whole.text(0, 13, self.title, size=14, room=self.width, font_weight=700)
+        framed = Drawing(self.width, self.height + top + below, self.title, self.description)
+        framed.text(0, 13, self.title, size=14, room=self.width, font_weight=700)
         if self.subtitle:
-            whole.text(0, 30, self.subtitle, "soft", size=11, room=self.width)
-        whole.place(self, 0, top)
+            framed.text(0, 30, self.subtitle, "soft", size=11, room=self.width)
+        framed.place(self, 0, top)
         x, y = 0.0, self.height + top + 18
         for color, words in self.legend:
-            whole.rect(x, y - 9, 10, 10, color)
-            whole.text(x + 15, y, words, "soft", size=11)
+            framed.rect(x, y - 9, 10, 10, color)
+            framed.text(x + 15, y, words, "soft", size=11)
             x += 6.4 * len(words) + 36
-        return whole
+        return framed
 
     def _svg(
         self, attributes: dict[str, str], parts: ElementTree.Element, margin: float = 0

@@ -50,9 +50,9 @@ class Grid:
     def cells(self) -> Iterator[tuple[int, int, dict[str, int]]]:
         """Yield row, column and coordinates of each device that is drawn."""
         for number, row in enumerate(self.rows):
-            for other, column in enumerate(self.columns):
+            for index, column in enumerate(self.columns):
                 if row.at is not None and column.at is not None:
-                    yield number, other, {**self.rest, **row.at, **column.at}
+                    yield number, index, {**self.rest, **row.at, **column.at}
 
     def box(self, row: int, column: int) -> tuple[float, float, float, float]:
         """Return where a device is drawn: left, top, width and height."""
@@ -63,11 +63,11 @@ class Grid:
         self, row: int, column: int, down: int, across: int, held: dict[tuple[int, int], Part]
     ) -> bool:
         """Return whether a device holds the same part as its neighbour in the same block."""
-        here, there = (row, column), (row + down, column + across)
-        if there not in held or held[here] != held[there]:
+        cell, neighbour = (row, column), (row + down, column + across)
+        if neighbour not in held or held[cell] != held[neighbour]:
             return False
-        step = self.rows[there[0]].offset - self.rows[row].offset
-        step += self.columns[there[1]].offset - self.columns[column].offset
+        step = self.rows[neighbour[0]].offset - self.rows[row].offset
+        step += self.columns[neighbour[1]].offset - self.columns[column].offset
         return step <= (self.high if down else self.cell) + 0.01
 
     @property
@@ -97,16 +97,16 @@ def empty_grid(report: Facts, title: str, description: str) -> tuple[Drawing, Gr
             )
             x += min(room, 6.6 * len(words) + (12 if axis is axes[-1] else 4))
     for column in range(len(grid.columns)):
-        left, _, wide, _ = grid.box(0, column)
+        left, _, width, _ = grid.box(0, column)
         words = _tick(grid.columns[column], names[1])
-        drawing.text(left + wide / 2, HEAD - 6, words, "soft", size=9, anchor="middle")
+        drawing.text(left + width / 2, HEAD - 6, words, "soft", size=9, anchor="middle")
     for row in range(len(grid.rows)):
-        _, top, _, high = grid.box(row, 0)
+        _, top, _, height = grid.box(row, 0)
         words = _tick(grid.rows[row], names[0])
-        drawing.text(TICKS - 6, top + high / 2 + 3, words, "soft", size=9, anchor="end")
+        drawing.text(TICKS - 6, top + height / 2 + 3, words, "soft", size=9, anchor="end")
     for row, column in _left_out(grid):
-        left, top, wide, high = grid.box(row, column)
-        drawing.text(left + wide / 2, top + high / 2 + 3, "·", "soft", size=11, anchor="middle")
+        left, top, width, height = grid.box(row, column)
+        drawing.text(left + width / 2, top + height / 2 + 3, "·", "soft", size=11, anchor="middle")
     if names[2]:
         words = "at 0 of " + ", ".join(axis.name for axis in names[2])
         drawing.text(TICKS, bottom + 12, words, "soft", size=10, room=WIDTH - TICKS)
@@ -116,9 +116,9 @@ def empty_grid(report: Facts, title: str, description: str) -> tuple[Drawing, Gr
 def _directions(mesh: Sequence[MeshAxis]) -> tuple[list[MeshAxis], list[MeshAxis], list[MeshAxis]]:
     """Return the axes that run down, those that run across, outer first, and those not drawn."""
     long = [axis for axis in mesh if axis.size > 1] or list(mesh[-1:])
-    drawn = long[-4:]
-    across = drawn[-1::-2][::-1]
-    down = drawn[-2::-2][::-1]
+    innermost = long[-4:]
+    across = innermost[-1::-2][::-1]
+    down = innermost[-2::-2][::-1]
     return down, across, long[:-4]
 
 
@@ -138,14 +138,14 @@ def _places(axes: list[MeshAxis], most: int) -> list[tuple[dict[str, int] | None
     inner = axes[-1]
     if len(axes) == 1:
         return [(_coordinate(inner, i), False) for i in some(inner.size, most)]
-    found = []
+    places = []
     for outer in some(axes[0].size, 3):
         block = some(inner.size, 4) if outer is not None else [None]
         for number, i in enumerate(block):
             left_out = outer is None or i is None
-            at = None if left_out else {axes[0].name: outer, inner.name: i}
-            found.append((at, number == 0 and bool(found)))
-    return found
+            position = None if left_out else {axes[0].name: outer, inner.name: i}
+            places.append((position, number == 0 and bool(places)))
+    return places
 
 
 def _coordinate(axis: MeshAxis, i: int | None) -> dict[str, int] | None:
@@ -153,12 +153,12 @@ def _coordinate(axis: MeshAxis, i: int | None) -> dict[str, int] | None:
 
 
 def _spaced(places: list[tuple[dict[str, int] | None, bool]], step: float) -> list[Place]:
-    found, offset = [], 0.0
-    for at, new_block in places:
+    spaced, offset = [], 0.0
+    for position, new_block in places:
         offset += 4 if new_block else 0
-        found.append(Place(at, offset))
+        spaced.append(Place(position, offset))
         offset += step
-    return found
+    return spaced
 
 
 def some(size: int, most: int) -> list[int | None]:

@@ -32,32 +32,32 @@ class Layout:
         def named(names: Sequence[str]) -> str:
             return " × ".join(f"{name} ({sizes[name]})" for name in names)
 
-        apart = [axis for names in self.split for axis in names]
-        alike = [axis.name for axis in report.mesh if axis.name not in apart and axis.size > 1]
+        split_axes = [axis for names in self.split for axis in names]
+        same = [axis.name for axis in report.mesh if axis.name not in split_axes and axis.size > 1]
         if not self.split:
             return "Whole on every device" if report.devices > 1 else "Whole on the one device"
         head = "Split over " if len(self.split) == 1 else "Dimensions split over "
         head += " and over ".join(named(names) for names in self.split)
-        return f"{head}; the same along {named(alike)}" if alike else f"{head}; no copies"
+        return f"{head}; the same along {named(same)}" if same else f"{head}; no copies"
 
     def part(self, at: dict[str, int], sizes: dict[str, int]) -> Part:
         """Return the part that a device holds: its index along each dimension that is split."""
-        found = []
+        index = []
         for names in self.split:
             number = 0
             for name in names:
                 number = number * sizes[name] + at[name]
-            found.append(number)
-        return tuple(found)
+            index.append(number)
+        return tuple(index)
 
 
 def layouts(report: Facts) -> list[Layout]:
     """Return the layouts of all arrays, in order of first use."""
     rows: dict[tuple[tuple[str, ...], ...], tuple[list[Held], list[Held]]] = {}
-    for place, held in enumerate((report.arguments, report.results)):
-        for one in held:
-            split = tuple(tuple(names) for names in one.spec if names)
-            rows.setdefault(split, ([], []))[place].append(one)
+    for place, arrays in enumerate((report.arguments, report.results)):
+        for array in arrays:
+            split = tuple(tuple(names) for names in array.spec if names)
+            rows.setdefault(split, ([], []))[place].append(array)
     return [Layout(split, tuple(ins), tuple(outs)) for split, (ins, outs) in rows.items()]
 
 
@@ -66,59 +66,59 @@ def devices(report: Facts) -> Drawing:
     sizes = {axis.name: axis.size for axis in report.mesh}
 
     def number(at: dict[str, int]) -> int:
-        found = 0
+        index = 0
         for name, size in sizes.items():
-            found = found * size + at[name]
-        return found
+            index = index * size + at[name]
+        return index
 
     mesh = units.mesh([(axis.name, axis.size) for axis in report.mesh])
     drawing, grid = empty_grid(
         report, "The devices of the mesh", f"{mesh}: {report.devices:,} devices"
     )
     for row, column, at in grid.cells():
-        x, y, wide, high = grid.box(row, column)
-        drawing.rect(x, y, wide, high, "fill", hint=coordinates(report, at))
-        label(drawing, x, y, wide, high, str(number(at)), "soft")
+        x, y, width, height = grid.box(row, column)
+        drawing.rect(x, y, width, height, "fill", hint=coordinates(report, at))
+        label(drawing, x, y, width, height, str(number(at)), "soft")
     return drawing
 
 
 def shards(report: Facts, layout: Layout) -> Drawing:
     """Draw which part of its arrays each device holds."""
     sizes = {axis.name: axis.size for axis in report.mesh}
-    paths = [one.path for one in (*layout.arguments, *layout.results)]
+    paths = [array.path for array in (*layout.arguments, *layout.results)]
     listed = ", ".join(paths[:8]) + (f" and {len(paths) - 8} more" if len(paths) > 8 else "")
     drawing, grid = empty_grid(report, layout.words(report), f"Arrays with this layout: {listed}")
-    held = {(row, column): layout.part(at, sizes) for row, column, at in grid.cells()}
-    order = {part: number for number, part in enumerate(sorted(set(held.values())))}
+    parts = {(row, column): layout.part(at, sizes) for row, column, at in grid.cells()}
+    order = {part: number for number, part in enumerate(sorted(set(parts.values())))}
     for row, column, at in grid.cells():
-        part = held[row, column]
+        part = parts[row, column]
         color, on_it = part_color(order[part], len(order)) if part else ("rest", "ink")
-        x, y, wide, high = grid.box(row, column)
-        right = grid.gap if grid.joined(row, column, 0, 1, held) else 0
-        below = grid.gap if grid.joined(row, column, 1, 0, held) else 0
+        x, y, width, height = grid.box(row, column)
+        right = grid.gap if grid.joined(row, column, 0, 1, parts) else 0
+        below = grid.gap if grid.joined(row, column, 1, 0, parts) else 0
         which = "part " + ", ".join(map(str, part)) if part else "all of it"
         drawing.rect(
-            x, y, wide + right, high + below, color, hint=f"{coordinates(report, at)}: {which}"
+            x, y, width + right, height + below, color, hint=f"{coordinates(report, at)}: {which}"
         )
-        label(drawing, x, y, wide, high, ",".join(map(str, part)) or "all", on_it)
+        label(drawing, x, y, width, height, ",".join(map(str, part)) or "all", on_it)
     return drawing
 
 
 def figure(report: Facts) -> Drawing:
     """Draw the devices, and a grid for each layout with the names of its arrays."""
-    found = layouts(report)
+    all_layouts = layouts(report)
     panels = [
         (devices(report), [("The devices", "ink")]),
-        *((shards(report, one), _caption(one, report)) for one in found),
+        *((shards(report, layout), _caption(layout, report)) for layout in all_layouts),
     ]
     across, gap = 2 if len(panels) == 4 else min(3, len(panels)), 28
     rows = [panels[start : start + across] for start in range(0, len(panels), across)]
-    heights = [max(one.height + 17 * len(words) + 26 for one, words in row) for row in rows]
+    heights = [max(grid.height + 17 * len(words) + 26 for grid, words in row) for row in rows]
     drawing = Drawing(
         across * (WIDTH + gap) - gap,
         sum(heights),
         "Who holds what",
-        "; ".join(f"{one.words(report)}: {', '.join(_named(one))}" for one in found),
+        "; ".join(f"{layout.words(report)}: {', '.join(_named(layout))}" for layout in all_layouts),
     )
     drawing.legend = [("rest", "a square is a device; its number and colour, the part it holds")]
     y = 0.0
@@ -142,6 +142,6 @@ def _caption(layout: Layout, report: Facts) -> list[tuple[str, str]]:
 
 
 def _named(layout: Layout, most: int = 5) -> list[str]:
-    both = [*layout.arguments, *layout.results]
-    lines = [f"{one.path} {units.array(one.local_shape, one.dtype)}" for one in both[:most]]
-    return lines + ([f"and {len(both) - most} more"] if len(both) > most else [])
+    arrays = [*layout.arguments, *layout.results]
+    lines = [f"{item.path} {units.array(item.local_shape, item.dtype)}" for item in arrays[:most]]
+    return lines + ([f"and {len(arrays) - most} more"] if len(arrays) > most else [])

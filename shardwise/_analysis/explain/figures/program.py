@@ -59,8 +59,8 @@ class Entry:
     @property
     def redundant(self) -> tuple[Redundant, ...]:
         """What is redundant about it, without repetitions."""
-        found = {use.redundant.reason: use.redundant for use in self.uses if use.redundant}
-        return tuple(found.values())
+        by_reason = {use.redundant.reason: use.redundant for use in self.uses if use.redundant}
+        return tuple(by_reason.values())
 
     @property
     def holds(self) -> tuple[Holding, ...]:
@@ -71,8 +71,8 @@ class Entry:
     def names(self) -> str:
         """For merged entries: what they are."""
         kinds = (
-            f"{one.uses[0].name} over {units.axes(one.uses[0].axes)}" if one.uses else "compute"
-            for one in self.small
+            f"{part.uses[0].name} over {units.axes(part.uses[0].axes)}" if part.uses else "compute"
+            for part in self.small
         )
         return ", ".join(dict.fromkeys(kinds))
 
@@ -96,22 +96,22 @@ def outline(report: Facts) -> tuple[Entry, ...]:
 class _Outline:
     def __init__(self, report: Facts):
         self.report = report
-        self.launches = {one: launch for launch in report.launches for one in launch.collectives}
+        self.launches = {i: launch for launch in report.launches for i in launch.collectives}
         self.most = max((self.weight(launch) for launch in self.launches.values()), default=0)
-        self.told = {place for one in report.findings for place in one.collectives}
+        self.told = {i for remark in report.findings for i in remark.collectives}
 
     def weight(self, launch: Launch) -> float:
         """Return what a bar shows: the time if it is known, else the bytes."""
         return launch.total_bytes if launch.seconds is None else launch.seconds
 
     def entries(self, steps: Sequence[Step], times: int) -> tuple[Entry, ...]:
-        found = list(self._each(steps, times))
+        rows = list(self._each(steps, times))
         # A single small entry is not merged: the line that replaces it would take as much room.
-        groups = ((key, list(group)) for key, group in itertools.groupby(found, self._is_small))
+        groups = ((key, list(group)) for key, group in itertools.groupby(rows, self._is_small))
         return tuple(
-            one
+            entry
             for small, group in groups
-            for one in ([self._folded(group)] if small and len(group) > 1 else group)
+            for entry in ([self._folded(group)] if small and len(group) > 1 else group)
         )
 
     def _each(self, steps: Sequence[Step], times: int) -> Iterator[Entry]:
@@ -123,7 +123,7 @@ class _Outline:
                 continue
             launch = self.launches[step.collective]
             if step.collective == launch.collectives[0]:
-                uses = tuple(self.report.collectives[one] for one in launch.collectives)
+                uses = tuple(self.report.collectives[place] for place in launch.collectives)
                 length = self.weight(launch) / self.most if self.most else 0.0
                 yield Entry(step, launch, uses, length, part=self._sent(launch))
 
@@ -132,21 +132,21 @@ class _Outline:
         if cost is not None:
             return times * (step.seconds or 0.0) / cost.serial if cost.serial else 0.0
         shares = [(step.flops, work.flops), (step.moved, work.moved)]
-        return max(times * own / whole if whole else 0.0 for own, whole in shares)
+        return max(times * amount / total if total else 0.0 for amount, total in shares)
 
     def _sent(self, launch: Launch) -> float:
-        cost, sent = self.report.cost, self.report.bytes_sent
+        cost, bytes_sent = self.report.cost, self.report.bytes_sent
         if cost is not None and launch.seconds is not None:
             return launch.seconds / cost.serial if cost.serial else 0.0
-        return launch.total_bytes / sent if sent else 0.0
+        return launch.total_bytes / bytes_sent if bytes_sent else 0.0
 
     def _is_small(self, entry: Entry) -> bool:
         """Return whether an entry is negligible and has no findings."""
-        told = entry.launch is not None and self.told.intersection(entry.launch.collectives)
-        return not (entry.bodies or entry.redundant or told) and entry.part < SMALL
+        has_finding = entry.launch is not None and self.told.intersection(entry.launch.collectives)
+        return not (entry.bodies or entry.redundant or has_finding) and entry.part < SMALL
 
     def _folded(self, group: list[Entry]) -> Entry:
-        return Entry(group[0].step, small=tuple(group), part=sum(one.part for one in group))
+        return Entry(group[0].step, small=tuple(group), part=sum(entry.part for entry in group))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -171,14 +171,14 @@ def _rows(
             continue
         inner: list[Row] = []
         for number, body in enumerate(entry.bodies):
-            chosen = counted and (len(entry.bodies) == 1 or number == entry.step.counted)
+            in_totals = counted and (len(entry.bodies) == 1 or number == entry.step.counted)
             if len(entry.bodies) > 1:
-                here = list(_rows(body, start + len(inner) + 2, depth + 2, chosen))
-                ends = start + len(inner) + 2 + len(here)
-                inner.append(Row(entry, depth + 1, ends, f"branch {number}", chosen))
-                inner.extend(here)
+                branch_rows = list(_rows(body, start + len(inner) + 2, depth + 2, in_totals))
+                ends = start + len(inner) + 2 + len(branch_rows)
+                inner.append(Row(entry, depth + 1, ends, f"branch {number}", in_totals))
+                inner.extend(branch_rows)
             else:
-                inner.extend(_rows(body, start + 1, depth + 1, chosen))
+                inner.extend(_rows(body, start + 1, depth + 1, in_totals))
         yield Row(entry, depth, start + 1 + len(inner), counted=counted)
         yield from inner
         start += 1 + len(inner)
@@ -247,10 +247,10 @@ def _draw(drawing: Drawing, report: Facts, row: Row, number: int, rows: int) -> 
         colors = axis_colors(report, use.axes)
         words = f"{use.name} over {units.axes(use.axes)}  {entry.array}"
         place = f"line {use.where.line}" if use.where.file else ""
-        beside = 6.2 * len(place)
-        drawing.text(x + 8, y + 15, words, room=room - beside, **faint)
-        right = LEFT + LABELS - 10
-        drawing.text(right, y + 15, place, "soft", size=10.5, anchor="end", **faint)
+        line_width = 6.2 * len(place)
+        drawing.text(x + 8, y + 15, words, room=room - line_width, **faint)
+        edge = LEFT + LABELS - 10
+        drawing.text(edge, y + 15, place, "soft", size=10.5, anchor="end", **faint)
         hint = f"{words}, {use.where}: {use.where.text}"
         length = max(1.5, entry.length * (BARS - 20))
         drawing.bar(LEFT + LABELS, y + 4, length, ROW - 8, colors, hint, **faint)
@@ -273,9 +273,9 @@ def _compute(step: Step) -> str:
 def _words(report: Facts) -> str:
     if not report.collectives:
         return "It has no collectives."
-    said = (
+    descriptions = (
         f"{use.name} over {units.axes(use.axes)}, {units.size(use.total_bytes)}, {use.direction}"
         for use in report.collectives[:40]
     )
     more = len(report.collectives) - 40
-    return "; ".join(said) + (f"; and {more} more" if more > 0 else "")
+    return "; ".join(descriptions) + (f"; and {more} more" if more > 0 else "")
