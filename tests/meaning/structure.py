@@ -148,9 +148,11 @@ def _log_sum_exp(x: Any, axis: int) -> Any:
 
 
 def _sort(params: Any, kids: Kids, shape: tuple[int, ...]) -> Any:
-    d, keys, index = params
+    d, keys, stable, index = params
     with jax.enable_x64(True):
-        return np.asarray(lax.sort(tuple(kids), dimension=d, num_keys=keys)[index])
+        return np.asarray(
+            lax.sort(tuple(kids), dimension=d, num_keys=keys, is_stable=stable)[index]
+        )
 
 
 def _top_k(params: Any, kids: Kids, shape: tuple[int, ...]) -> Any:

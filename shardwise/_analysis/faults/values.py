@@ -276,8 +276,9 @@ class NotReference(Fault):
     @classmethod
     def from_numbers(cls, one: Any) -> Finding:
         """Report how the result on one device differs."""
-        text = f"differs from the reference on one device already ({one.much})"
-        if not one.same_type:
+        if one.same_type:
+            text = f"differs from the reference on one device already ({one.much})"
+        else:
             text = f"is {one.kind} on one device already, and the reference gives {one.wanted_kind}"
         return cls.found(
             f"{text}: that is not the sharding",
