@@ -21,6 +21,7 @@ from .._base.errors import (
     explain_error,
 )
 from .._base.mesh_argument import mesh_not_passed, refuse_no_mesh, takes_mesh
+from .._jax.messages import RefusedError
 from .._jax.types import unplaced, with_spec_on, without_sharding
 from .._jax.virtual import Mapped, under, virtually
 from .._mesh import AbstractMesh, MeshLike, abstract, one_mesh
@@ -123,7 +124,7 @@ class _FlatCall:
         refuse_not_run(self.f, result)
         leaves, structure = flatten(result)
         if any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in leaves):
-            raise _jax.RefusedError(
+            raise RefusedError(
                 "the function returns a jax.ShapeDtypeStruct, a shape without values",
                 "A function that is traced returns arrays: one, or a pytree of them.",
                 "return what is computed; jax.eval_shape(f, *args) has the shapes.",

@@ -12,7 +12,7 @@ import jax
 
 from ... import _jax
 from ..._base.errors import UnsupportedError, explain_error, text_of
-from ..._jax import types
+from ..._jax import messages, types
 from ..._jax.virtual import under
 from ..._program import (
     Body,
@@ -161,7 +161,7 @@ class SimulatedProgram:
         try:
             return list(_jax.evaluate(self.transformed, args[:count], args[count:]))
         except NotImplementedError as error:
-            match = _jax.NO_DERIVATIVE.search(text_of(error))
+            match = messages.NO_DERIVATIVE.search(text_of(error))
             if match is None:
                 raise
             collectives = [op for op in walk(self.body.ops) if isinstance(op, Collective)]
