@@ -68,7 +68,6 @@ CALLS: dict[str, Callable[[], Any]] = {
     "prove": lambda: sw.prove(program, DATA, mesh={"data": [1, 2]}),
     "explain": lambda: sw.explain(program, DATA, mesh={"data": 4}),
     "inspect": lambda: sw.inspect(program, DATA, mesh={"data": 4}),
-    "pmap": lambda: sw.simulate(jax.pmap(jnp.sin))(DATA),
 }
 
 

@@ -85,9 +85,9 @@ from .source_lines import is_derived_around as is_derived_around
 from .source_lines import is_forward as is_forward
 from .source_lines import is_outermost_backward as is_outermost_backward
 from .source_lines import is_own as is_own
+from .source_lines import is_pmap as is_pmap
 from .source_lines import is_ragged_batch as is_ragged_batch
 from .source_lines import is_shard_map as is_shard_map
-from .source_lines import is_unmapped as is_unmapped
 from .source_lines import same_place as same_place
 from .source_lines import user_frames as user_frames
 from .source_lines import whole_tracebacks as whole_tracebacks

@@ -139,7 +139,7 @@ REWORDINGS = (
     ),
     Rewording(
         r"Non-hashable static arguments.*Tracer",
-        "an argument that is static in a jit or pmap is traced here",
+        "an argument that is static in a jit is traced here",
         "The whole function is traced, and with it every argument that is not said to be static: "
         "numbers, too.",
         "name it here as well: static_argnums=(1,) or static_argnames=(...), which sw.simulate, "
@@ -289,19 +289,6 @@ def _names(part: Any) -> tuple[Any, ...]:
 
 NO_DERIVATIVE = re.compile(r"Differentiation rule for '(?P<name>pmax|pmin)' not implemented")
 """JAX's message where a maximum or minimum over devices is differentiated."""
-
-
-UNNAMED = "_internal_pmap_axis_name"
-"""JAX's name for the axis of a `pmap` without a name."""
-
-
-UNMAPPED = (
-    "this pmap maps over a dimension that an argument does not have",
-    "There is one part of a mapped array for each device.",
-    "give it an array with one entry per device, or say in_axes=(0, None) of what every device "
-    "takes whole.",
-)
-"""What was found, the rule and the remedy."""
 
 
 class RefusedError(ValueError):

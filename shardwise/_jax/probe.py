@@ -117,10 +117,6 @@ NEEDED: dict[str, dict[str, str]] = {
         "_create_sharding_for_array": "= mesh x name api_name",
         "_pjit_batcher_for_sharding": "= s dim spmd_axis_name *",
     },
-    "jax._src.pmap": {
-        "_cached_shard_map": "= fun args",
-        "_get_mesh_devices": "= devices backend local_axis_size axis_size trace_state_clean",
-    },
     "jax._src.shard_map": {
         "Infer": "",
         "_shmap_checks": "= mesh axis_names in_specs out_specs _smap",

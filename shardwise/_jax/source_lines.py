@@ -18,8 +18,7 @@ from jax._src import config as _config
 from jax._src import source_info_util as _source
 from jax._src import traceback_util as _traceback
 
-from .._base.errors import prefix, text_of
-from .messages import SPEC_TOO_LONG
+from .._base.errors import prefix
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,7 +127,7 @@ LIBRARIES = tuple(dict.fromkeys(map(prefix, library_folders(sys.path))))
 
 
 def is_own(file: str) -> bool:
-    """Return whether a source file is JAX's, not that of another package called jax-something."""
+    """Return whether a source file is one of JAX, or of this package, which replaces parts of it."""
     return file.startswith(_HOMES)
 
 
@@ -142,7 +141,10 @@ def is_collective(file: str) -> bool:
     return is_own(file) and Path(file).parts[-2:] == ("lax", "parallel.py")
 
 
-_HOMES = tuple(prefix(Path(str(package.__file__)).parent) for package in (jax, jaxlib))
+_HOMES = (
+    *(prefix(Path(str(package.__file__)).parent) for package in (jax, jaxlib)),
+    prefix(Path(__file__).parent),
+)
 
 api_boundary = _traceback.api_boundary
 """A decorator: tracebacks from here on are filtered as the user has configured JAX."""
@@ -154,13 +156,9 @@ def is_ragged_batch(error: BaseException) -> bool:
     return _came_through(error, AssertionError, "_ragged_all_to_all_batched_collective")
 
 
-def is_unmapped(error: BaseException) -> bool:
-    """Return whether a `pmap` got an array without the dimension that it maps over."""
-    frames = traceback.walk_tb(error.__traceback__)
-    files = (frame.f_code.co_filename for frame, _ in frames)
-    in_pmap = any(is_own(file) and Path(file).name == "pmap.py" for file in files)
-    spec = isinstance(error, ValueError) and SPEC_TOO_LONG.search(text_of(error))
-    return _came_through(error, IndexError, "_mapped_axis_size") or bool(in_pmap and spec)
+def is_pmap(file: str) -> bool:
+    """Return whether a source file is that of `pmap`."""
+    return is_own(file) and Path(file).name == "pmap.py"
 
 
 def _came_through(error: BaseException, kind: type, function: str) -> bool:

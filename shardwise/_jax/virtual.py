@@ -1,8 +1,7 @@
 """Run what JAX supports only eagerly, or only with devices, while tracing for a virtual mesh.
 
 `under` sets the ambient mesh of a trace. Within `virtually`, `jax.set_mesh` takes a virtual mesh
-and works during a trace, and `jax.pmap` runs over as many virtual devices as its arguments require
-if there are too few real ones. Specs and shardings that a program passes to `jit`, `device_put` or
+and works during a trace. Specs and shardings that a program passes to `jit`, `device_put` or
 `jnp.zeros` need no devices (`shardings`). `jax.device_count`, which counts the devices of this
 machine, raises an error if the mesh has another number of them (`device_counts`). After the trace
 all patches are removed (`patches`).
@@ -15,22 +14,19 @@ import contextvars
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator
-from types import SimpleNamespace
 from typing import Any
 
-import jax
 from jax._src import config as _config
 from jax._src import mesh as _mesh
-from jax._src import pmap as _pmap
 from jax._src import shard_map as _shard_map
 from jax._src import sharding_impls as _shardings
 from jax._src import source_info_util as _source
 from jax._src.interpreters import partial_eval as _partial_eval
-from jax.sharding import AbstractMesh, AxisType, Mesh
+from jax.sharding import AbstractMesh, Mesh
 
 from .device_counts import counting_patches, elsewhere
 from .frozen_meshes import note_ambient, unfreeze_meshes
-from .messages import UNMAPPED, RefusedError
+from .messages import RefusedError
 from .patches import Patch, Patches
 from .shardings import placing_patches
 
@@ -85,7 +81,7 @@ class TraceNotes:
 
 @contextlib.contextmanager
 def virtually(mesh: Mesh | AbstractMesh | None) -> Iterator[TraceNotes]:
-    """Return a context in which programs may set virtual meshes and map over virtual devices."""
+    """Return a context in which programs may set virtual meshes."""
     notes = TraceNotes(mesh)
     token = _VIRTUAL.set(notes)
     abstract, devices = _ABSTRACT.get_local(), _DEVICES.get_local()
@@ -103,8 +99,6 @@ def _patches() -> list[Patch]:
     """Return the patches that check whether a simulated program is being traced."""
     return [
         Patch(_shardings.set_mesh, "__init__", _set_mesh),
-        Patch(_pmap, "_get_mesh_devices", _mesh_devices),
-        Patch(_pmap, "_cached_shard_map", _mapped),
         Patch(_shard_map, "_shmap_checks", _checks),
         Patch(_TRACE, "process_shard_map", _noted),
         *placing_patches(lambda: _VIRTUAL.get() is not None),
@@ -174,124 +168,3 @@ def _refuse_other_mesh(used: Mesh | AbstractMesh, seen: TraceNotes) -> None:
             "jax.shard_map(body, mesh=mesh, ...), with the mesh that is passed; or, for a program "
             "on a mesh of its own, leave mesh= out (simulate, explain and inspect do without).",
         )
-
-
-# --- pmap
-
-
-class _Count(int):
-    """A number of virtual devices, in place of a list of devices."""
-
-
-def _mesh_devices(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def devices(own: Any, backend: Any, mapped: int, size: int | None, *rest: Any) -> Any:
-        if _VIRTUAL.get() and size in (None, mapped):
-            return _Count(mapped)
-        return original(own, backend, mapped, size, *rest)
-
-    return devices
-
-
-def _mapped(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def cached(
-        fun: Any,
-        in_tree: Any,
-        in_axes: Any,
-        out_axes: Any,
-        out_tree: Any,
-        donated: Any,
-        devices: Any,
-        axis_name: Any,
-    ) -> Any:
-        if not isinstance(devices, _Count):
-            return original(fun, in_tree, in_axes, out_axes, out_tree, donated, devices, axis_name)
-        _refuse_other_size(axis_name, int(devices))
-        mesh = AbstractMesh((int(devices),), (axis_name,), axis_types=(AxisType.Auto,))
-        axes_tree = jax.tree.unflatten(out_tree, list(out_axes))
-        return SimpleNamespace(jitted_f=jax.jit(_over(mesh, fun, in_tree, in_axes, axes_tree)))
-
-    return cached
-
-
-def _refuse_other_size(name: Any, count: int) -> None:
-    """Raise for a `pmap` over an axis that the ambient mesh has with another size."""
-    ambient = jax.sharding.get_abstract_mesh()
-    size = ambient.shape.get(name, count)
-    if size != count and AxisType.Manual not in ambient.axis_types:  # nested: an error below
-        raise RefusedError(
-            f"this pmap maps over {count} parts along {name!r}, and the mesh has {size} devices "
-            "along it",
-            "A pmap has no mesh: it runs on as many devices as its arguments have parts.",
-            "leave mesh= out; or jax.shard_map in place of pmap, for a program that runs on any "
-            "number of devices.",
-        )
-
-
-def _over(mesh: AbstractMesh, fun: Any, in_tree: Any, in_axes: Any, out_axes: Any) -> Any:
-    """Map `fun` over a mesh of one axis: outside it has the mapped dimension, inside it does
-    not."""
-    (name,) = mesh.axis_names
-
-    def refuse_uneven(flat: tuple[Any, ...]) -> None:
-        mapped = [(x, axis) for x, axis in zip(flat, in_axes, strict=True) if axis is not None]
-        if any(axis < 0 for _, axis in mapped):
-            raise RefusedError(
-                "in_axes of this pmap counts dimensions from the end",
-                "JAX counts them from the first in a pmap.",
-                "in_axes=0 for the first dimension, 1 for the second.",
-            )
-        if any(x.ndim <= axis for x, axis in mapped):
-            raise RefusedError(*UNMAPPED)
-        sizes = [x.shape[axis] for x, axis in mapped]
-        if len({*sizes}) > 1:
-            raise RefusedError(
-                f"this pmap maps over arrays of {', '.join(map(str, dict.fromkeys(sizes)))} parts",
-                "There is one part for each device, in every array that is mapped.",
-                "give them the same size along the mapped dimension, or say in_axes=(0, None) of "
-                "what every device takes whole.",
-            )
-
-    def spec(axis: int | None) -> Any:
-        return jax.P() if axis is None else jax.P(*[None] * axis, name)
-
-    def none(x: Any) -> bool:
-        return x is None
-
-    def per_device(*flat: Any) -> Any:
-        parts = [
-            x if axis is None else jax.lax.squeeze(x, [axis])
-            for x, axis in zip(flat, in_axes, strict=True)
-        ]
-        args, kwargs = jax.tree.unflatten(in_tree, parts)
-        out = fun.call_wrapped(*args, **kwargs)
-
-        def widen(axis: int | None, part: Any) -> Any:
-            if axis is None:
-                return part
-            return jax.tree.map(lambda x: jax.lax.expand_dims(x, [axis]), part)
-
-        return jax.tree.map(widen, out_axes, out, is_leaf=none)
-
-    over_devices = jax.shard_map(
-        per_device,
-        mesh=mesh,
-        in_specs=tuple(map(spec, in_axes)),
-        out_specs=jax.tree.map(spec, out_axes, is_leaf=none),
-        check_vma=False,
-    )
-
-    def alone(*flat: Any) -> Any:
-        ambient = jax.sharding.get_abstract_mesh()
-        if AxisType.Manual in ambient.axis_types:
-            raise RefusedError(
-                "this pmap stands inside another pmap, or inside a shard_map",
-                "JAX maps over devices once.",
-                "jax.vmap for the inner one; or one jax.shard_map over a mesh of two axes.",
-            )
-        refuse_uneven(flat)
-        with under(None):  # pmap knows of no mesh around it
-            return over_devices(*flat)
-
-    return alone

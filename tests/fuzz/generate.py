@@ -83,7 +83,7 @@ REVERSE = ("grad", "remat", "vjp", "jacrev", "hessian", "vmap of grad", "grad of
 VALUED = ("plain", "jit", "grad", "remat", "jvp", "vjp", "linearize", "vmap", "named vmap")
 BATCHED = ("vmap", "named vmap", "vmap of grad", "grad of vmap", "jacfwd", "jacrev", "hessian")
 
-FORMS = [(40, "shard_map"), (2, "ref argument"), (3, "pmap"), (2, "static"), (3, "nested")]
+FORMS = [(40, "shard_map"), (2, "ref argument"), (2, "static"), (3, "nested")]
 FORMS += [(3, "explicit"), (2, "inferred"), (2, "placed")]
 
 
@@ -92,7 +92,7 @@ def generate(draw: Draw, length: int = 9, hangs: bool = False) -> Program:
     form = "shard_map" if hangs else draw.weighted(FORMS)
     sizes = draw.pick([shape for shape in SHAPES if _possible(shape, form, hangs)])
     around = draw.weighted([(w, a) for w, a in AROUND if not hangs or a in VALUED])
-    check = form != "pmap" and draw.chance(50)
+    check = draw.chance(50)
     arguments, registers = _arguments(draw, sizes, form, check, min(1 + length, 5))
     s = Scope(
         draw=draw,
@@ -137,7 +137,7 @@ def generate(draw: Draw, length: int = 9, hangs: bool = False) -> Program:
 
 
 def _possible(sizes: dict[str, int], form: str, hangs: bool) -> bool:
-    if form in ("pmap", "nested") and (len(sizes) > 1) == (form == "pmap"):
+    if form == "nested" and len(sizes) == 1:
         return False
     return not (hangs and max(sizes.values()) == 1)
 
@@ -164,16 +164,10 @@ def _argument(
     kind = draw.weighted(kinds) if number > 1 else ("float", "int")[number]
     shapes = {"int": [(), (2,)], "exact": [(2,), (2, 3)], "key": [(1,)], "scalar": [()]}
     local = draw.pick(shapes.get(kind, [(2,), (2, 3), (3,), (1, 2), ()]))
-    # A pmap has to be over something.
-    mapped = form == "pmap" and number == 0
-    axes = draw.subset(list(sizes), int(mapped)) if local or mapped else ()
+    axes = draw.subset(list(sizes), 0) if local else ()
     name = f"{'a' if kind == 'float' else kind[0]}{number}"
-    if form == "pmap":
-        spec: Spec = (axes, *[()] * len(local)) if axes else ((),) * len(local)
-        shape = (*[sizes[a] for a in axes], *local)
-    else:
-        spec = _spec(draw, axes, len(local))
-        shape = exact.whole_shape(local, spec, sizes)
+    spec = _spec(draw, axes, len(local))
+    shape = exact.whole_shape(local, spec, sizes)
     argument = {
         "float": Argument(name, shape, "float32", spec),
         "int": Argument(name, shape, "int32", spec, "counts"),

@@ -155,7 +155,6 @@ class Program:
             first=self.arguments[0].name,
             rest=", ".join(a.name for a in self.arguments[1:]),
             ins=_tuple(spec_code(a.spec, reduced=a.reduced) for a in self.arguments),
-            in_axes=_tuple("0" if any(a.spec) else "None" for a in self.arguments),
             outs=_tuple(spec_code(o.spec, unreduced=o.unreduced) for o in self.outputs),
             whole=_tuple("P()" for _ in self.outputs),
             **self._nested(),
@@ -195,14 +194,13 @@ class Program:
     @property
     def real(self) -> str:
         """The program on the mesh `mesh`, as an expression."""
-        bound = ["mesh=mesh"] if not self.explicit and self.form != "pmap" else []
+        bound = ["mesh=mesh"] if not self.explicit else []
         return f"functools.partial({', '.join(['program', *bound, *self._static()])})"
 
     @property
     def simulated(self) -> str:
         """The simulated program on the mesh `virtual`, as an expression."""
-        options = [f"at_once={self.at_once!r}"]
-        options += ["mesh=virtual"] if self.form != "pmap" else []
+        options = [f"at_once={self.at_once!r}", "mesh=virtual"]
         options += [f"in_specs={self.specs}"] if self.form == "placed" else []
         options += ["static_argnames=('how', 'act')"] if self.form == "static" else []
         call = f"sw.simulate(program, {', '.join(options)})"

@@ -43,4 +43,4 @@ def _kind(program: Program) -> Hashable:
     """A compiled program has one set of devices, and one mesh that is around it."""
     devices = prod(program.mesh.values())
     around = tuple(program.mesh.items()) if program.explicit else None
-    return program.hangs, program.x64, program.form == "pmap", devices, around
+    return program.hangs, program.x64, devices, around

@@ -73,7 +73,7 @@ WANTED = {
     *("float8_e4m3fn values", "float8_e8m0fnu values", "float16 values", "bfloat16 values"),
     *("psum of float16", "psum of float8", "pmax of special values", "weak types", "float64"),
     *("computed in float16", "computed in bfloat16", "reduced", "unreduced"),
-    *("shard_map", "ref argument", "pmap", "static", "nested", "explicit", "inferred", "placed"),
+    *("shard_map", "ref argument", "static", "nested", "explicit", "inferred", "placed"),
     *("check_vma", "no check_vma", "1 axes", "2 axes", "3 axes", "plain", "jit", "vmap"),
     *("grad", "vjp", "jvp", "linearize", "jacfwd", "jacrev", "hessian", "remat"),
     *("vmap of grad", "grad of vmap", "named vmap", "refs"),

@@ -131,12 +131,6 @@ def program({names}):
         return jax.reshard(outs, {whole})
 
     return {last}""",
-    "pmap": """\
-def program({names}):
-    def run({names}):
-        return jax.pmap(body, axis_name={axis!r}, in_axes={in_axes})({names})
-
-    return {last}""",
     "explicit": """\
 def program({names}):
     def run({names}):

@@ -132,8 +132,6 @@ def run_real(cases: Sequence[Case]) -> list[Any]:
 
 
 def _placed(case: Case) -> list[Any]:
-    if case.program.form == "pmap":
-        return list(case.args)
     mesh, specs = case.functions["mesh"], eval(case.program.specs, case.functions)
     return [
         a if isinstance(a, float) else jax.device_put(a, NamedSharding(mesh, spec))

@@ -7,11 +7,11 @@ about something else (a shape, a traced value in an `if`), are raised unchanged.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 from ... import _jax
-from ..._base.errors import ShardingError, ShardwiseError, UnsupportedError
+from ..._base.errors import ShardingError, ShardwiseError, UnsupportedError, text_of
 from ..._jax import messages
 from ..._mesh import AbstractMesh, Mesh, near
 from ..._program.collectives import exchange_in_a_batch, no_derivative
@@ -42,10 +42,15 @@ class _Translator(ErrorPath):
         """Return the translated error; None if there is none."""
         if isinstance(self.error, messages.RefusedError):
             return self._error(*self.error.args)
-        if _jax.is_unmapped(self.error):
-            return self._error(*messages.UNMAPPED)
         if not self.files or not _jax.is_own(self.files[-1]):
             return None
+        if any(map(_jax.is_pmap, self.inside)):
+            return self._error(
+                f"this jax.pmap raises an error ({text_of(self.error).splitlines()[0]})",
+                "A pmap maps over the devices of this machine, however many the mesh has.",
+                "jax.shard_map in place of pmap.",
+                UnsupportedError,
+            )
         if _jax.is_ragged_batch(self.error):
             return exchange_in_a_batch(self.where)
         if isinstance(self.error, NotImplementedError) and self._in_groups():
@@ -159,7 +164,7 @@ class _Translator(ErrorPath):
         ]
         if names and not invalid:
             return None
-        available = _listed([name for name in self.known if name != messages.UNNAMED]) or "none"
+        available = _listed(self.known) or "none"
         phrase = f"names {invalid[0]!r}, which is no" if invalid else "names no"
         return self._error(
             f"{called.name} {phrase} axis of the mesh, which has {available}",
@@ -215,12 +220,6 @@ class _Translator(ErrorPath):
                 "JAX knows no such axis where it checks what differs between devices.",
                 "check_vma=False for this shard_map; or reduce over the dimension instead: "
                 "x.sum(0) after the vmap.",
-            )
-        if self.known == (messages.UNNAMED,):
-            return self._error(
-                f"there is no axis {axis!r} here: the pmap around this does not name its own",
-                "A collective in a pmap runs over the axis that axis_name= names.",
-                f"jax.pmap(f, axis_name={axis!r})",
             )
         if axis not in self.known:
             names = ", ".join(map(repr, self.known)) or "none"
@@ -278,7 +277,7 @@ class _Translator(ErrorPath):
         )
 
 
-def _listed(names: list[str]) -> str:
+def _listed(names: Iterable[str]) -> str:
     return ", ".join(map(repr, names))
 
 
