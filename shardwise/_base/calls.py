@@ -20,9 +20,25 @@ from .errors import ArgumentError, a_type, name_of, note, text_of
 T = TypeVar("T", bound=Callable[..., Any])
 C = TypeVar("C")
 Kind = inspect.Parameter
+ONLY = Kind.KEYWORD_ONLY
+BY_POSITION = (Kind.POSITIONAL_ONLY, Kind.POSITIONAL_OR_KEYWORD)
+NAMED = (Kind.POSITIONAL_OR_KEYWORD, ONLY)
 
 DEVICES = "a number of devices is the size of a mesh axis: mesh=sw.mesh(data=8)."
 """The remedy for a keyword `devices=8`."""
+
+
+def parameters_of(f: Callable[..., Any], follow_wrapped: bool = True) -> list[Kind] | None:
+    """Return the parameters of a function; None if Python does not know them."""
+    try:
+        return [*inspect.signature(f, follow_wrapped=follow_wrapped).parameters.values()]
+    except (TypeError, ValueError):
+        return None
+
+
+def parameter_names(f: Callable[..., Any]) -> list[str]:
+    """Return the names of the positional parameters of a function, if known."""
+    return [p.name for p in parameters_of(f) or () if p.kind in BY_POSITION]
 
 
 def public(called: str, **meant: str) -> Callable[[T], T]:
@@ -96,7 +112,7 @@ def _unknown(
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
 ) -> tuple[str, str] | None:
-    names = [p.name for p in takes if p.kind in (Kind.POSITIONAL_OR_KEYWORD, ONLY)]
+    names = [p.name for p in takes if p.kind in NAMED]
     unknown = [name for name in kwargs if name not in names]
     if not unknown:
         return None
@@ -143,10 +159,6 @@ def _count(
         return f"{', '.join(missing)} {verb} missing", _example(takes, called)
     count = f"{len(args)} argument{'s' * (len(args) != 1)} by position"
     return f"it is given {count}", meant.get("more") or _example(takes, called)
-
-
-ONLY = Kind.KEYWORD_ONLY
-BY_POSITION = (Kind.POSITIONAL_ONLY, Kind.POSITIONAL_OR_KEYWORD)
 
 
 def _rule(takes: Sequence[Kind]) -> str:
@@ -224,12 +236,11 @@ def binds(
     f: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any] | None = None
 ) -> str:
     """Return why a function cannot be called with these arguments; "" if it can, or if unknown."""
-    try:
-        signature = inspect.signature(f)
-    except (TypeError, ValueError):
+    takes = parameters_of(f)
+    if takes is None:
         return ""
     try:
-        signature.bind(*args, **(kwargs or {}))
+        inspect.Signature(takes).bind(*args, **(kwargs or {}))
     except TypeError as error:
         return str(error)
     return ""

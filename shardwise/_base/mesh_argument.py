@@ -7,17 +7,14 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from .calls import parameters_of
 from .errors import ArgumentError, text_of
 
 
 def refuse_no_mesh(f: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
     """Raise an error if a function takes a mesh and none is passed, before Python does."""
     parameter = _mesh_parameter(f)
-    if (
-        parameter is None
-        or "mesh" in kwargs
-        or _takes_any_keyword(_parameters(f, follow_wrapped=False) or {})
-    ):
+    if parameter is None or "mesh" in kwargs or _takes_any_keyword(f):
         return  # a decorator may name the mesh itself
     index, mesh = parameter
     by_position = mesh.kind is mesh.POSITIONAL_OR_KEYWORD and len(args) > index
@@ -35,9 +32,7 @@ def mesh_not_passed(f: Callable[..., Any], error: Exception) -> ArgumentError | 
     """Return the error for a function of any keywords that needs a mesh and was not passed one."""
     is_unread = isinstance(error, KeyError) and error.args == ("mesh",)
     is_missing = isinstance(error, TypeError) and re.search(r"missing .*'mesh'", text_of(error))
-    if not (is_missing or is_unread) or not _takes_any_keyword(
-        _parameters(f, follow_wrapped=False) or {}
-    ):
+    if not (is_missing or is_unread) or not _takes_any_keyword(f):
         return None
     name = getattr(f, "__name__", type(f).__name__)
     return ArgumentError(
@@ -70,24 +65,18 @@ def without_mesh(f: Callable[..., Any]) -> inspect.Signature:
 
 def _mesh_parameter(f: Callable[..., Any]) -> tuple[int, inspect.Parameter] | None:
     """Return the parameter `mesh` that can be passed by name, and its position."""
-    parameters = _parameters(f, follow_wrapped=False)
     if hasattr(f, "plan") and hasattr(f, "__signature__"):
         return None  # `sw.simulate` has bound the mesh
-    if parameters is None or _takes_any_keyword(parameters):
+    takes = parameters_of(f, follow_wrapped=False)
+    if takes is None or _takes_any_keyword(f):
         # A decorator that passes all keywords on takes what the wrapped function takes.
-        parameters = _parameters(inspect.unwrap(f), follow_wrapped=True)
-    for index, (name, parameter) in enumerate((parameters or {}).items()):
-        if name == "mesh" and parameter.kind is not parameter.POSITIONAL_ONLY:
+        takes = parameters_of(inspect.unwrap(f))
+    for index, parameter in enumerate(takes or ()):
+        if parameter.name == "mesh" and parameter.kind is not parameter.POSITIONAL_ONLY:
             return index, parameter
     return None
 
 
-def _takes_any_keyword(parameters: Mapping[str, inspect.Parameter]) -> bool:
-    return any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
-
-
-def _parameters(f: Callable[..., Any], follow_wrapped: bool) -> Mapping[str, Any] | None:
-    try:
-        return inspect.signature(f, follow_wrapped=follow_wrapped).parameters
-    except (TypeError, ValueError):
-        return None
+def _takes_any_keyword(f: Callable[..., Any]) -> bool:
+    takes = parameters_of(f, follow_wrapped=False) or ()
+    return any(parameter.kind is parameter.VAR_KEYWORD for parameter in takes)

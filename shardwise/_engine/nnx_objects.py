@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import inspect
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+
+from .._base.calls import parameter_names
 
 Finish = Callable[[Any], Any]
 
@@ -41,7 +42,7 @@ def functionalize(
         return _split_out(nnx, out, new), nnx.state(new)
 
     graph, state = nnx.split(tuple(objects))
-    names = parameters(f)
+    names = parameter_names(f)
     labels = [_label(path, names) for path, _ in paths]
     finish = Update(
         nnx,
@@ -128,37 +129,6 @@ def _label(path: tuple[Any, ...], names: Sequence[str]) -> str:
     index: int = first.idx
     name = names[index] if index < len(names) else f"args[{index}]"
     return name + jax.tree_util.keystr(rest)
-
-
-def parameters(f: Callable[..., Any]) -> list[str]:
-    """Return the names of the positional parameters of a function, if known."""
-    try:
-        signature = inspect.signature(f).parameters.values()
-    except (TypeError, ValueError):
-        return []
-    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return [p.name for p in signature if p.kind in kinds]
-
-
-def is_open(f: Callable[..., Any]) -> bool:
-    """Return whether a function takes any number of positional arguments, or is unknown."""
-    try:
-        signature = inspect.signature(f).parameters.values()
-    except (TypeError, ValueError):
-        return True
-    return any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in signature)
-
-
-def keywords(f: Callable[..., Any]) -> list[str] | None:
-    """Return the keywords that a function takes; None for any, or if unknown."""
-    try:
-        signature = inspect.signature(f).parameters.values()
-    except (TypeError, ValueError):
-        return None
-    if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in signature):
-        return None
-    kinds = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return [p.name for p in signature if p.kind in kinds]
 
 
 def is_object(nnx: Any, x: Any) -> bool:

@@ -12,9 +12,9 @@ import operator
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from .._base.calls import NAMED, parameter_names, parameters_of
 from .._base.errors import ArgumentError, a_type
 from .._mesh import AbstractMesh, Mesh
-from .nnx_objects import is_open, keywords, parameters
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Static:
 
     def taken_by(self, f: Callable[..., Any]) -> Static:
         """Return the same for another function, which may have other parameters."""
-        accepted = keywords(f)
+        accepted = _keywords(f)
         names = tuple(name for name in self.argnames if accepted is None or name in accepted)
         return dataclasses.replace(self, argnames=names)
 
@@ -90,7 +90,7 @@ def bind(
     f: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], static: Static
 ) -> Bound:
     """Bind the static arguments, so that only arrays are left."""
-    names = parameters(f)
+    names = parameter_names(f)
     _check_names(f, static)
     numbers = _numbers(f, static, names, len(args))
     fixed = {i: a for i, a in enumerate(args) if i in numbers or _is_mesh(a)}
@@ -123,12 +123,13 @@ def bind(
 def _numbers(f: Callable[..., Any], static: Static, names: list[str], count: int) -> set[int]:
     """Return the static ones among this many positional arguments."""
     numbers = {names.index(name) for name in static.argnames if name in names}
-    most = count if is_open(f) else max(count, len(names))
+    is_open = _is_open(f)
+    most = count if is_open else max(count, len(names))
     for number in static.argnums:
         index = number + most if number < 0 else number
         if 0 <= index < most:
             numbers.add(index)
-        elif not is_open(f):  # which would take it in another call
+        elif not is_open:  # which would take it in another call
             raise ArgumentError(
                 f"static_argnums has {number}, and the function has "
                 f"{most} positional argument{'s' * (most != 1)}",
@@ -139,9 +140,23 @@ def _numbers(f: Callable[..., Any], static: Static, names: list[str], count: int
     return numbers
 
 
+def _is_open(f: Callable[..., Any]) -> bool:
+    """Return whether a function takes any number of positional arguments, or is unknown."""
+    takes = parameters_of(f)
+    return takes is None or any(p.kind is p.VAR_POSITIONAL for p in takes)
+
+
+def _keywords(f: Callable[..., Any]) -> list[str] | None:
+    """Return the keywords that a function takes; None for any, or if unknown."""
+    takes = parameters_of(f)
+    if takes is None or any(p.kind is p.VAR_KEYWORD for p in takes):
+        return None
+    return [p.name for p in takes if p.kind in NAMED]
+
+
 def _check_names(f: Callable[..., Any], static: Static) -> None:
     """Raise for a name that the function does not take, as `jax.jit` does."""
-    names = keywords(f) if static.argnames else None
+    names = _keywords(f) if static.argnames else None
     unknown = [name for name in static.argnames if names is not None and name not in names]
     if not unknown or names is None:
         return

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from .. import _jax
-from .._base.calls import called_wrongly, note_packed
+from .._base.calls import called_wrongly, note_packed, parameter_names
 from .._base.errors import (
     ArgumentError,
     ShardingError,
@@ -35,7 +35,7 @@ from .argument_specs import (
 )
 from .call import SimulatedProgram, trace
 from .misuse import reading_errors, refuse_not_run, refuse_results
-from .nnx_objects import Update, functionalize, name_argument, name_result, parameters, per_leaf
+from .nnx_objects import Update, functionalize, name_argument, name_result, per_leaf
 from .static import Bound, Static, bind
 from .tree_structure import TreeStructure, flatten, is_function, is_whole, with_paths
 
@@ -133,7 +133,7 @@ class _FlatCall:
 
 def _names(bound: Bound, values: Any, done: Any, tree: TreeStructure) -> list[str]:
     paths = with_paths(tree, values).paths
-    return [name_argument(done, path, parameters(bound.f)) for path in paths]
+    return [name_argument(done, path, parameter_names(bound.f)) for path in paths]
 
 
 class Tracing:
@@ -365,7 +365,7 @@ def _types(flat: list[Any], names: Callable[[], list[str]]) -> tuple[Any, ...]:
 
 def _refuse_functions(bound: Bound) -> None:
     """Raise for a function as an argument: it would not be part of the program's key."""
-    names = parameters(bound.f)
+    names = parameter_names(bound.f)
     arguments = (
         (names[i] if i < len(names) else f"args[{i}]", x) for i, x in enumerate(bound.args)
     )

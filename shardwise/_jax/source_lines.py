@@ -127,7 +127,7 @@ LIBRARIES = tuple(dict.fromkeys(map(prefix, library_folders(sys.path))))
 
 
 def is_own(file: str) -> bool:
-    """Return whether a source file is one of JAX, or of this package, which replaces parts of it."""
+    """Return whether a source file is of JAX, or of this package, which replaces parts of it."""
     return file.startswith(_HOMES)
 
 
