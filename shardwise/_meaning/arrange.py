@@ -20,9 +20,10 @@ from . import term as T
 from .algebra import MOVES
 from .align import align, reshaped, whole_along
 from .bits import rounded
-from .blocks import Cutter, padded
+from .blocks import padded
 from .elementwise import refuse_debts, settle
 from .evaluate import numbers
+from .indexing import Part, Push
 from .notes import Notes
 from .rules import rule, shifted, structural
 from .term import Shape
@@ -137,7 +138,7 @@ def slices(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
 def _part_of(x: T.Scaled, d: int, start: int, size: int, stride: int) -> T.Scaled:
     """Slice a term; where it was computed from padded arrays, use the unpadded ones."""
     if stride == 1 and padded(x[1], d):
-        return Cutter()(x, d, start, size)
+        return Push()(x, d, Part(start, size))
     return T.cut(x, d, start, size, stride)
 
 

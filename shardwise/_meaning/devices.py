@@ -29,7 +29,7 @@ from .bits import dtype_of
 from .collectives import NEEDS, join
 from .control import chosen, loop
 from .elementwise import sums
-from .pieces import take
+from .indexing import Push
 from .rules import admit
 from .value import (
     Unknown,
@@ -72,6 +72,7 @@ class DeviceWalk(Walk):
     ):
         super().__init__(reference)
         self.axis, self.entirely = axis, entirely
+        self.push = Push()
         self.in_turns = self.turn_by_turn = in_turns
 
     @property
@@ -143,13 +144,28 @@ class DeviceWalk(Walk):
 
     def at(self, v: Value | Many, k: int) -> Value:
         """Return the value of device `k`."""
-        return v.values[k] if isinstance(v, Many) else part(v, self.axis, k)
+        return v.values[k] if isinstance(v, Many) else self.part(v, k)
+
+    def part(self, v: Value, k: int) -> Value:
+        """Return device `k`'s part of a value that describes all devices."""
+        axis = self.axis
+        if axis is None or axis not in v.axes | v.debts:
+            return v
+        if axis in v.debts:
+            raise Unknown("a share of a sum meets values that differ between devices", v.debts)
+        for d, dim in enumerate(v.dims):
+            if len(dim) == 1 and dim[0][1] == (axis,):
+                size = dim[0][0] // axis.size
+                return taken(v.having(v.scaled, dims=_uncut(v, d)), d, k * size, size)
+        v = hide(v, axis)
+        hidden = tuple(a for a in v.hidden if a != axis)
+        return v.having(self.push.element(v.scaled, v.hidden.index(axis), k), hidden=hidden)
 
     def parts(self, v: Value | Many) -> Value | Many:
         """Return the value of each device, where it can be derived."""
         if isinstance(v, Many) or self.axis in v.debts or self.axis not in v.axes:
             return v
-        return self.merged([part(v, self.axis, k) for k in range(self.size)])
+        return self.merged([self.part(v, k) for k in range(self.size)])
 
     def merged(self, values: list[Value]) -> Value | Many:
         """Return one value if all devices have the same, else a `Many`."""
@@ -231,7 +247,7 @@ class DeviceWalk(Walk):
     def step(self, x: Any, i: int) -> Any:
         """Return element `i` of a value that a loop scans over."""
         if isinstance(x, Value) and self.axis in axes_in(x.dims[:1]):
-            x = Many(tuple(part(x, self.axis, k) for k in range(self.size)))
+            x = Many(tuple(self.part(x, k) for k in range(self.size)))
         if isinstance(x, Many):
             return self.merged([element(v, i) for v in x.values])
         return element(x, i)
@@ -325,22 +341,6 @@ def _never(*args: Any) -> list[Any]:
 def nothing(v: Value) -> Value:
     """Return zeros of the same shape and cut."""
     return v.having(T.zero(v.term.shape), owed=frozenset())
-
-
-def part(v: Value, axis: Axis | None, k: int) -> Value:
-    """Return device `k`'s part of a value that describes all devices."""
-    if axis is None or axis not in v.axes | v.debts:
-        return v
-    if axis in v.debts:
-        raise Unknown("a share of a sum meets values that differ between devices", v.debts)
-    for d, dim in enumerate(v.dims):
-        if len(dim) == 1 and dim[0][1] == (axis,):
-            size = dim[0][0] // axis.size
-            return taken(v.having(v.scaled, dims=_uncut(v, d)), d, k * size, size)
-    v = hide(v, axis)
-    hidden_dim = v.hidden.index(axis)
-    hidden = tuple(a for a in v.hidden if a != axis)
-    return v.having(take(v.scaled, hidden_dim, k), hidden=hidden)
 
 
 def _uncut(v: Value, d: int):
