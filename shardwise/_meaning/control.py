@@ -23,15 +23,10 @@ from .value import (
     Owed,
     Unknown,
     Value,
-    axes_in,
-    hidden_sizes,
-    hide,
-    local_size,
     narrowed,
     owing,
-    read_as,
     uncut,
-    whole_size,
+    whole_along,
     with_hidden,
 )
 
@@ -123,10 +118,7 @@ def _parts(
 
 def _scanned(x: Value) -> Value:
     """Prepare an input to scan over: each device scans over its own part of the first dimension."""
-    x = narrowed(x, 0)
-    for axis in sorted(axes_in([x.dims[0]])):
-        x = hide(x, axis)
-    return x
+    return whole_along(narrowed(x, 0), [0])
 
 
 def _fixed(
@@ -268,14 +260,3 @@ def _either(w: Notes, index: Value, cases: list[Value]) -> Value:
 def _scalars(index: Value, cases: list[Value]) -> list[Value]:
     hidden = sorted({axis for v in (index, *cases) for axis in v.hidden})
     return [with_hidden(v, hidden) for v in (index, *cases)]
-
-
-__all__ = [
-    "choose_branch",
-    "hidden_sizes",
-    "local_size",
-    "loop",
-    "loop_while",
-    "read_as",
-    "whole_size",
-]

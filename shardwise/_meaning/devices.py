@@ -23,8 +23,7 @@ from .._mesh import Axis
 from .._program import AxisIndex, Body, Collective, Cond, Join, Leaf, Op, Scan, Split, While, walk
 from . import term as T
 from .algebra import MOVES
-from .align import align, whole_along
-from .arrange import thickened
+from .align import align
 from .bits import dtype_of
 from .collectives import NEEDS, join
 from .control import chosen, loop
@@ -35,13 +34,17 @@ from .value import (
     Unknown,
     Value,
     axes_in,
-    hidden_sizes,
     hide,
     local_size,
+    thickened,
+    thinned,
     tidy_dim,
     uncut,
     whole,
+    whole_along,
+    whole_shape,
     whole_size,
+    with_dim,
 )
 from .walk import Walk
 
@@ -226,9 +229,7 @@ class DeviceWalk(Walk):
                 result = concatenated(self, v.values, d)
                 cut = tidy_dim([(whole_size(result.dims[d]), like.dims[d][0][1])])
                 if local_size(cut) == like.local[d]:
-                    return result.having(
-                        result.scaled, dims=(*result.dims[:d], cut, *result.dims[d + 1 :])
-                    )
+                    return result.having(result.scaled, dims=with_dim(result.dims, d, cut))
         raise Unknown("a loop gives values that differ between devices in another way than before")
 
     def begun(self, op: Scan, ins: list[Any]) -> list[Any]:
@@ -344,23 +345,20 @@ def nothing(v: Value) -> Value:
 
 
 def _uncut(v: Value, d: int):
-    return (*v.dims[:d], uncut(whole_size(v.dims[d])), *v.dims[d + 1 :])
+    return with_dim(v.dims, d, uncut(whole_size(v.dims[d])))
 
 
 def taken(v: Value, d: int, start: int, size: int) -> Value:
     """Return a slice along a dimension that is not split."""
     if axes_in([v.dims[d]]):
         raise Unknown("a slice of a dimension that is split over another axis")
-    dims = (*v.dims[:d], uncut(size), *v.dims[d + 1 :])
+    dims = with_dim(v.dims, d, uncut(size))
     return v.having(T.cut(v.scaled, d + len(v.hidden), start, size), dims=dims)
 
 
 def element(x: Value, i: int) -> Value:
     """Return element `i` along the first dimension."""
-    row = taken(x, 0, i, 1)
-    lead = len(row.hidden)
-    shape = (*row.term.shape[:lead], *row.term.shape[lead + 1 :])
-    return row.having(T.reshape(row.scaled, shape), dims=row.dims[1:])
+    return thinned(taken(x, 0, i, 1), [0])
 
 
 def stack(w: Walk, values: Sequence[Value]) -> Value:
@@ -376,8 +374,8 @@ def concatenated(w: Walk, values: Sequence[Value], d: int) -> Value:
     values = align([whole_along(v, [d]) for v in values], w.known)
     first = values[0]
     size = sum(whole_size(v.dims[d]) for v in values)
-    dims = (*first.dims[:d], tidy_dim([(size, ())]), *first.dims[d + 1 :])
-    shape = (*hidden_sizes(first.hidden), *map(whole_size, dims))
+    dims = with_dim(first.dims, d, tidy_dim([(size, ())]))
+    shape = whole_shape(dims, first.hidden)
     result = T.concatenate([v.scaled for v in values], d + len(first.hidden), shape)
     return first.having(result, dims=dims)
 

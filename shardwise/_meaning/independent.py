@@ -25,14 +25,16 @@ from .rules import RULES
 from .value import (
     Unknown,
     Value,
-    axes_in,
     hidden_sizes,
     hide,
     narrowed,
     owing,
+    thickened,
+    thinned,
     tidy_dim,
     uncut,
     whole,
+    whole_along,
 )
 
 
@@ -91,16 +93,7 @@ def _once(
     """Return the results of a loop of one step: those of its body."""
     parts = [_squeezed(w, x) for x in xs]
     outs = w.run(op.body, [*consts, *carry, *parts])
-    return [
-        *outs[: op.carry],
-        *(
-            v.having(
-                T.reshape(v.scaled, (*v.term.shape[: len(v.hidden)], 1, *v.shape)),
-                dims=((), *v.dims),
-            )
-            for v in outs[op.carry :]
-        ),
-    ]
+    return [*outs[: op.carry], *(thickened(v, 0) for v in outs[op.carry :])]
 
 
 def carried(op: Scan) -> list[Carried] | None:
@@ -174,10 +167,7 @@ def _squeezed(w: Notes, x: Value) -> Value:
             return rows
     if options and w.reference is None:
         return options[0]
-    for axis in sorted(axes_in([x.dims[0]])):
-        x = hide(x, axis)
-    shape = (*x.term.shape[: len(x.hidden)], *x.shape[1:])
-    return x.having(T.reshape(x.scaled, shape), dims=x.dims[1:])
+    return thinned(x, [0])
 
 
 def _merged(w: Notes, x: Value) -> Iterator[Value]:
@@ -203,8 +193,7 @@ def _dealt(w: Notes, x: Value, steps: Axis) -> Value:
         return x.having((x.coef, T.strip(x.term, {len(x.hidden)})), dims=x.dims[1:])
     long = [i for i, (size, axes) in enumerate(x.dims[0]) if size != math.prod(hidden_sizes(axes))]
     if len(long) > 1:
-        for axis in sorted(axes_in([x.dims[0]])):
-            x = hide(x, axis)
+        x = whole_along(x, [0])
         long = [0]
     dim = [
         (size, (*axes, steps) if i in long else axes) for i, (size, axes) in enumerate(x.dims[0])

@@ -24,7 +24,7 @@ import numpy as np
 from . import term as T
 from .evaluate import EACH, FLOATING, TRUTH
 from .term import Scaled, Shape, Term
-from .value import Dim, Value, read_as, tidy_dim, uncut, whole_size
+from .value import Dim, Value, read_as, tidy_dim, uncut, whole_size, with_dim
 
 Map = tuple[int | None, ...]
 """For each dimension of a term, the dimension of the whole expression that it is."""
@@ -243,7 +243,7 @@ def _whole_table(v: Value, table: Term, d: int) -> Scaled:
         return 1, table
     stacked = Value(1, table, tuple(uncut(size) for size in table.shape[1:]), v.hidden)
     rows = tidy_dim([(table.shape[1 + d] * v.hidden[0].size, v.hidden)])
-    return read_as(stacked, (*stacked.dims[:d], rows, *stacked.dims[d + 1 :])).scaled
+    return read_as(stacked, with_dim(stacked.dims, d, rows)).scaled
 
 
 def _inside(t: Term) -> Term:
