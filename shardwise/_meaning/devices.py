@@ -25,10 +25,12 @@ from . import term as T
 from .algebra import MOVES
 from .align import align
 from .bits import dtype_of
+from .branches import chosen
 from .collectives import NEEDS, join
-from .control import chosen, loop
 from .elementwise import sums
 from .indexing import Push
+from .loops import by_symbols, no_iterations, read_loop
+from .notes import Loop
 from .rules import admit
 from .value import (
     Unknown,
@@ -76,7 +78,8 @@ class DeviceWalk(Walk):
         super().__init__(reference)
         self.axis, self.entirely = axis, entirely
         self.push = Push()
-        self.in_turns = self.turn_by_turn = in_turns
+        self.in_turns = in_turns
+        self.strategies = (no_iterations, DeviceWalk.by_iteration, DeviceWalk.unrolled)
 
     @property
     def size(self) -> int:
@@ -106,11 +109,7 @@ class DeviceWalk(Walk):
                 ins = [self.parts(v) for v in ins]
             alike = not any(isinstance(v, Many) for v in ins) and not self.asked_in(op)
             if isinstance(op, Scan):
-                if self.in_turns and op.length > self.size:  # one round of a ring is unrolled
-                    ins = self.begun(op, ins)
-                apart = any(isinstance(v, Many) for v in ins[op.consts :])
-                as_loop = self.in_turns and op.length > 1 and not apart
-                return loop(self, op, ins) if as_loop else self.unrolled(op, ins)
+                return read_loop(self, op, ins)
             if isinstance(op, Split) and alike and self.entirely:
                 return [self.parts(v) for v in super().apply(op, ins)]
             return super().apply(op, ins) if alike else self.apart_each(op, ins)
@@ -190,23 +189,29 @@ class DeviceWalk(Walk):
             for column in zip(*rows, strict=True)
         ]
 
-    def unrolled(self, op: Scan, ins: list[Any]) -> list[Any]:
-        consts, carry, xs = (
-            ins[: op.consts],
-            ins[op.consts : op.consts + op.carry],
-            ins[op.consts + op.carry :],
-        )
+    def by_iteration(self, loop: Loop) -> list[Value] | None:
+        """Walk one iteration on each device, if requested and the carry is one value."""
+        if not self.in_turns or loop.op.length <= 1:
+            return None
+        if loop.op.length > self.size:  # one round of a ring is unrolled
+            likes = [v for v in loop.carry if isinstance(v, Value)]
+            carry = [self.as_one(v, likes) for v in loop.carry]
+            loop = dataclasses.replace(loop, carry=carry)
+        apart = any(isinstance(v, Many) for v in (*loop.carry, *loop.xs))
+        return self.unrolled(loop) if apart else by_symbols(self, loop)
+
+    def unrolled(self, loop: Loop) -> list[Any]:
+        """Walk all iterations."""
+        op, carry = loop.op, loop.carry
         if op.length * max(1, len(op.body.ops)) > STEPS // 8:
             raise TooLong
-        if not op.length and len(op.outs) == op.carry:
-            return carry
         if not op.length:
             raise Unknown("a loop of no steps")
         stacked: list[list[Any]] = []
         for i in range(op.length):
             at = op.length - 1 - i if op.reverse else i
-            slices = [self.step(x, at) for x in xs]
-            outs = self.run(op.body, [*consts, *carry, *slices])
+            slices = [self.step(x, at) for x in loop.xs]
+            outs = self.run(op.body, [*loop.consts, *carry, *slices])
             carry = outs[: op.carry]
             stacked.append(outs[op.carry :])
         if op.reverse:
@@ -232,18 +237,12 @@ class DeviceWalk(Walk):
                     return result.having(result.scaled, dims=with_dim(result.dims, d, cut))
         raise Unknown("a loop gives values that differ between devices in another way than before")
 
-    def begun(self, op: Scan, ins: list[Any]) -> list[Any]:
-        """Return a loop's operands, with initial carries as one value where possible."""
-        first, last = op.consts, op.consts + op.carry
-        likes = [v for v in ins[first:last] if isinstance(v, Value)]
-
-        def one(v: Any) -> Any:
-            try:
-                return self.together(v, likes) if isinstance(v, Many) else v
-            except Unknown:
-                return v
-
-        return [*ins[:first], *map(one, ins[first:last]), *ins[last:]]
+    def as_one(self, v: Value | Many, likes: Sequence[Value]) -> Value | Many:
+        """Return the initial carry of a loop as one value where possible."""
+        try:
+            return self.together(v, likes) if isinstance(v, Many) else v
+        except Unknown:
+            return v
 
     def step(self, x: Any, i: int) -> Any:
         """Return element `i` of a value that a loop scans over."""

@@ -20,7 +20,7 @@ from .._program import Atom, Body, Leaf, Lit, Scan, Var
 from .._program.primitives import ADDITIONS
 from . import term as T
 from .align import reshaped
-from .notes import Notes
+from .notes import Loop, Notes
 from .rules import RULES
 from .value import (
     Unknown,
@@ -29,7 +29,6 @@ from .value import (
     hide,
     narrowed,
     owing,
-    thickened,
     thinned,
     tidy_dim,
     uncut,
@@ -57,43 +56,28 @@ Carried = Added | Counted | None
 """How a step changes a carried value; None if it does not."""
 
 
-def all_at_once(w: Notes, op: Scan, ins: list[Value]) -> list[Value] | None:
+def all_at_once(w: Notes, loop: Loop) -> list[Value] | None:
     """Return the results of a loop with independent steps, or None if they may not be."""
-    first, second = op.consts, op.consts + op.carry
-    consts, carry, xs = ins[:first], ins[first:second], ins[second:]
-    if op.length == 1:
-        return _once(w, op, consts, carry, xs)
-    changes = None if w.turn_by_turn else carried(op)
+    op = loop.op
+    changes = carried(op)
     if changes is None or op.length < 1:
         return None
     steps = Axis(f"the steps of loop {w.depth}", op.length)
     trial = w.anew()
     try:
-        parts = [_dealt(trial, x, steps) for x in xs]
-        starts = [_given(v, change, steps) for v, change in zip(carry, changes, strict=True)]
+        parts = [_dealt(trial, x, steps) for x in loop.xs]
+        starts = [_given(v, change, steps) for v, change in zip(loop.carry, changes, strict=True)]
         body, outs = _adding(op, changes)
-        values = trial.run(body, [*consts, *starts, *parts])
-    except Unknown:
-        return None
-    if trial.mistakes:  # a non-linear operation on a step's own rows
-        return None
-    try:
+        values = trial.run(body, [*loop.consts, *starts, *parts])
+        if trial.mistakes:  # a non-linear operation on a step's own rows
+            return None
         added = [_total(v, steps) for v in values[:outs]]
         stacked = [_stacked(v, steps) for v in values[outs:]]
-        results = _ends(trial, changes, carry, added, op)
+        results = _ends(trial, changes, loop.carry, added, op)
     except Unknown:
         return None
     w.take_over(trial, steps)
     return [*results, *stacked]
-
-
-def _once(
-    w: Notes, op: Scan, consts: list[Value], carry: list[Value], xs: list[Value]
-) -> list[Value]:
-    """Return the results of a loop of one step: those of its body."""
-    parts = [_squeezed(w, x) for x in xs]
-    outs = w.run(op.body, [*consts, *carry, *parts])
-    return [*outs[: op.carry], *(thickened(v, 0) for v in outs[op.carry :])]
 
 
 def carried(op: Scan) -> list[Carried] | None:
@@ -155,7 +139,7 @@ def _given(v: Value, how: Carried, steps: Axis) -> Value:
     return Value(*T.add([(T.tidy(grid[0] * how.by), grid[1]), start], (steps.size,)), (), (steps,))
 
 
-def _squeezed(w: Notes, x: Value) -> Value:
+def dropped(w: Notes, x: Value) -> Value:
     """Remove the first dimension, of which a step has one element.
 
     The cut along it moves to another dimension if the reference has the resulting term: rows of
@@ -199,7 +183,7 @@ def _dealt(w: Notes, x: Value, steps: Axis) -> Value:
         (size, (*axes, steps) if i in long else axes) for i, (size, axes) in enumerate(x.dims[0])
     ]
     x = x.having(x.scaled, dims=(tidy_dim(dim), *x.dims[1:]))
-    return _squeezed(w, x)
+    return dropped(w, x)
 
 
 def _total(v: Value, steps: Axis) -> Value:
