@@ -14,7 +14,7 @@ from typing import Any
 
 from jax.sharding import AbstractMesh, AxisType, Mesh, PartitionSpec
 
-from ._base.errors import ShardingError, a_type, explain_error
+from ._base.errors import ShardingError, a_type
 
 
 @dataclasses.dataclass(frozen=True, order=True)
@@ -49,33 +49,27 @@ def mesh(axes: Mapping[str, int] | None = None, /, *names: Any, **sizes: int) ->
     if names or (axes is not None and not isinstance(axes, Mapping)):
         arguments = ", ".join(map(repr, (axes, *names)))
         raise ShardingError(
-            explain_error(
-                f"expected axis names with sizes, found {arguments}",
-                where="sw.mesh",
-                rule="A mesh has named axes.",
-                remedy="sw.mesh(data=8, model=2)",
-            )
+            f"expected axis names with sizes, found {arguments}",
+            where="sw.mesh",
+            rule="A mesh has named axes.",
+            remedy="sw.mesh(data=8, model=2)",
         )
     axes = dict(axes or {})
     twice = sorted(set(axes) & set(sizes))
     if twice:
         raise ShardingError(
-            explain_error(
-                f"axis {twice[0]!r} is given twice, as {axes[twice[0]]!r} and {sizes[twice[0]]!r}",
-                where="sw.mesh",
-                rule="Each axis of a mesh has a name of its own.",
-                remedy=f"name {twice[0]!r} once.",
-            )
+            f"axis {twice[0]!r} is given twice, as {axes[twice[0]]!r} and {sizes[twice[0]]!r}",
+            where="sw.mesh",
+            rule="Each axis of a mesh has a name of its own.",
+            remedy=f"name {twice[0]!r} once.",
         )
     axes |= sizes
     if not axes:
         raise ShardingError(
-            explain_error(
-                "no axes were given",
-                where="sw.mesh",
-                rule="A mesh has at least one axis.",
-                remedy="sw.mesh(data=8)",
-            )
+            "no axes were given",
+            where="sw.mesh",
+            rule="A mesh has at least one axis.",
+            remedy="sw.mesh(data=8)",
         )
     for name, size in axes.items():
         _check_size(name, size)
@@ -86,21 +80,17 @@ def mesh(axes: Mapping[str, int] | None = None, /, *names: Any, **sizes: int) ->
 def _check_size(name: Any, size: Any) -> None:
     if not isinstance(name, str):
         raise ShardingError(
-            explain_error(
-                f"axis name {name!r} is {a_type(name)}",
-                where="sw.mesh",
-                rule="Axis names are strings.",
-                remedy=f"use {str(name)!r}.",
-            )
+            f"axis name {name!r} is {a_type(name)}",
+            where="sw.mesh",
+            rule="Axis names are strings.",
+            remedy=f"use {str(name)!r}.",
         )
     if not is_count(size):
         raise ShardingError(
-            explain_error(
-                f"axis {name!r} has size {size!r}",
-                where="a mesh",
-                rule="The size of an axis is a positive integer.",
-                remedy=_right_size(name, size),
-            )
+            f"axis {name!r} has size {size!r}",
+            where="a mesh",
+            rule="The size of an axis is a positive integer.",
+            remedy=_right_size(name, size),
         )
 
 
@@ -138,12 +128,10 @@ def check_at_once(at_once: Any, where: str) -> None:
     """
     if not (isinstance(at_once, str) and at_once == "auto") and not is_count(at_once):
         raise ShardingError(
-            explain_error(
-                f"at_once is {at_once!r}",
-                where=where,
-                rule="The number of shards computed at once is a positive integer or 'auto'.",
-                remedy="at_once=1 takes the least memory, at_once='auto' weighs it against time.",
-            )
+            f"at_once is {at_once!r}",
+            where=where,
+            rule="The number of shards computed at once is a positive integer or 'auto'.",
+            remedy="at_once=1 takes the least memory, at_once='auto' weighs it against time.",
         )
 
 
@@ -173,7 +161,7 @@ def one_mesh(value: MeshLike) -> Mesh | AbstractMesh:
 
 def _no_mesh(what: str, rule: str) -> ShardingError:
     remedy = 'mesh=sw.mesh(data=8), or mesh={"data": 8}'
-    return ShardingError(explain_error(what, where="mesh=", rule=rule, remedy=remedy))
+    return ShardingError(what, where="mesh=", rule=rule, remedy=remedy)
 
 
 def abstract(mesh: MeshLike) -> AbstractMesh:

@@ -481,7 +481,7 @@ def test_calls(name, f):
 FEW = 3
 ALLOWED = {
     "_meaning/elementwise.py:SIGNS": "the question of a term that each comparison becomes",
-    "_engine/misuse/rewordings.py:COLLECTIVES": "the sentence for an error in each",
+    "_engine/misuse/translate.py:COLLECTIVES": "the sentence for an error in each",
     "_analysis/explain/why.py:ALONG": "opcodes of HLO, some of which are named like a primitive",
     "_analysis/explain/why.py:MOVES": "opcodes of HLO, some of which are named like a primitive",
 }

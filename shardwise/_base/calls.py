@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from .errors import ArgumentError, a_type, explain_error, name_of, note, text_of
+from .errors import ArgumentError, a_type, name_of, note, text_of
 
 T = TypeVar("T", bound=Callable[..., Any])
 C = TypeVar("C")
@@ -86,9 +86,7 @@ def _signature_error(
         parameters, args = parameters[1:], args[1:]
     context = parameters, called, meant, args, kwargs
     problem, remedy = _unknown(*context) or _count(*context)
-    return ArgumentError(
-        explain_error(problem, where=called, rule=_rule(parameters), remedy=remedy)
-    )
+    return ArgumentError(problem, where=called, rule=_rule(parameters), remedy=remedy)
 
 
 def _unknown(
@@ -202,12 +200,10 @@ def called_wrongly(
     )  # which the call itself may have given
     given = given or ", ".join([*map(a_type, args), *keywords]) or "nothing"
     return ArgumentError(
-        explain_error(
-            f"it is called with {given}: {refusal}",
-            where=f"{name}()",
-            rule=rule,
-            remedy=remedy,
-        )
+        f"it is called with {given}: {refusal}",
+        where=f"{name}()",
+        rule=rule,
+        remedy=remedy,
     )
 
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from .errors import ArgumentError, explain_error, text_of
+from .errors import ArgumentError, text_of
 
 
 def refuse_no_mesh(f: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
@@ -24,12 +24,10 @@ def refuse_no_mesh(f: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[s
     if by_position or mesh.default is not mesh.empty:
         return
     raise ArgumentError(
-        explain_error(
-            "it takes a mesh, and none is given",
-            where=f"{getattr(f, '__name__', type(f).__name__)}()",
-            rule="A function with a parameter mesh is given the mesh that it is to run on.",
-            remedy="name one beside the function: mesh=sw.mesh(data=8).",
-        )
+        "it takes a mesh, and none is given",
+        where=f"{getattr(f, '__name__', type(f).__name__)}()",
+        rule="A function with a parameter mesh is given the mesh that it is to run on.",
+        remedy="name one beside the function: mesh=sw.mesh(data=8).",
     )
 
 
@@ -43,15 +41,13 @@ def mesh_not_passed(f: Callable[..., Any], error: Exception) -> ArgumentError | 
         return None
     name = getattr(f, "__name__", type(f).__name__)
     return ArgumentError(
-        explain_error(
-            "it takes any keyword, and was not given the mesh: "
-            f"{type(error).__name__}: {text_of(error)}",
-            where=f"{name}()",
-            rule="A function is given the mesh where mesh is among its parameters, or among those "
-            "of the function that it wraps.",
-            remedy="a parameter mesh of its own; or, on the function that a decorator returns, "
-            "@functools.wraps(f).",
-        )
+        "it takes any keyword, and was not given the mesh: "
+        f"{type(error).__name__}: {text_of(error)}",
+        where=f"{name}()",
+        rule="A function is given the mesh where mesh is among its parameters, or among those "
+        "of the function that it wraps.",
+        remedy="a parameter mesh of its own; or, on the function that a decorator returns, "
+        "@functools.wraps(f).",
     )
 
 

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .errors import ShardingError, UnsupportedError, explain_error
+from .errors import ShardingError, UnsupportedError
 
 _AS_THEY_ARE = frozenset(map(np.dtype, "?bhiBHIefF"))
 """Booleans and numbers of up to 32 bits, complex ones of up to 64: kept as they are."""
@@ -60,12 +60,10 @@ def convert(leaf: np.ndarray, dtype: np.dtype, where: str) -> np.ndarray:
         return converted
     if np.any(lost):
         raise ShardingError(
-            explain_error(
-                f"{leaf[lost][0]} does not fit {dtype}.",
-                where=where,
-                rule=f"Without jax_enable_x64, {leaf.dtype} becomes {dtype} on a device.",
-                remedy="jax.config.update('jax_enable_x64', True), or smaller numbers.",
-            )
+            f"{leaf[lost][0]} does not fit {dtype}.",
+            where=where,
+            rule=f"Without jax_enable_x64, {leaf.dtype} becomes {dtype} on a device.",
+            remedy="jax.config.update('jax_enable_x64', True), or smaller numbers.",
         )
     return converted
 
@@ -90,12 +88,10 @@ def instead_of(dtype: np.dtype) -> str:
 
 def _unplaceable(dtype: Any, where: str, remedy: str) -> UnsupportedError:
     return UnsupportedError(
-        explain_error(
-            f"its dtype is {dtype}.",
-            where=where,
-            rule="Only numbers of up to 64 bits and booleans can be put on a device.",
-            remedy=remedy,
-        )
+        f"its dtype is {dtype}.",
+        where=where,
+        rule="Only numbers of up to 64 bits and booleans can be put on a device.",
+        remedy=remedy,
     )
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import jax
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from .._base.errors import ShardingError, a_type, explain_error
+from .._base.errors import ShardingError, a_type
 from .._jax import types
 from .._mesh import AbstractMesh, Mesh, Placement, near, split_over
 from .._program import Body, Join, Leaf, Split, Var
@@ -47,13 +47,11 @@ def for_leaves(in_specs: Any, args: tuple[Any, ...]) -> list[Spec]:
         parts = tree.flatten_up_to(args)
     except ValueError as error:
         raise ShardingError(
-            explain_error(
-                f"they are {in_specs}, and there {_are(len(args))}",
-                where=WHERE,
-                rule="There is one spec for each argument or for each array in it, or one spec "
-                "that serves all of them.",
-                remedy="in_specs=(P('data'), None) is a spec for the first of two arguments.",
-            )
+            f"they are {in_specs}, and there {_are(len(args))}",
+            where=WHERE,
+            rule="There is one spec for each argument or for each array in it, or one spec "
+            "that serves all of them.",
+            remedy="in_specs=(P('data'), None) is a spec for the first of two arguments.",
         ) from error
     return [
         spec
@@ -70,12 +68,10 @@ def _check_specs(in_specs: Any) -> None:
     for path, spec in jax.tree_util.tree_leaves_with_path(in_specs, is_leaf=is_spec):
         if not is_spec(spec):
             raise ShardingError(
-                explain_error(
-                    f"in_specs{jax.tree_util.keystr(path)} is {a_type(spec)}",
-                    where=WHERE,
-                    rule="Specs are jax.sharding.PartitionSpecs, NamedShardings, or None.",
-                    remedy="in_specs=(P('data'), P())",
-                )
+                f"in_specs{jax.tree_util.keystr(path)} is {a_type(spec)}",
+                where=WHERE,
+                rule="Specs are jax.sharding.PartitionSpecs, NamedShardings, or None.",
+                remedy="in_specs=(P('data'), P())",
             )
 
 
@@ -106,13 +102,10 @@ class ArgumentSpecs:
             and _entries(requested) != _entries(existing)
         ):
             raise ShardingError(
-                explain_error(
-                    f"array {number} is sharded as {existing}, and its spec in in_specs is "
-                    f"{requested}",
-                    where=WHERE,
-                    rule="An array that has a sharding keeps it.",
-                    remedy="leave its spec out (None), or reshard the array.",
-                )
+                f"array {number} is sharded as {existing}, and its spec in in_specs is {requested}",
+                where=WHERE,
+                rule="An array that has a sharding keeps it.",
+                remedy="leave its spec out (None), or reshard the array.",
             )
         spec_used = existing if requested is None else requested
         if spec_used is not None:
@@ -147,9 +140,7 @@ class ArgumentSpecs:
                     remedy = "choose a size or a mesh that divides."
         if problem:
             location = f"array {number} of shape {tuple(shape)}: "
-            raise ShardingError(
-                explain_error(location + problem, where=where, rule=rule, remedy=remedy)
-            )
+            raise ShardingError(location + problem, where=where, rule=rule, remedy=remedy)
 
     @property
     def unspecified(self) -> list[int]:
@@ -252,12 +243,10 @@ def automatic(mesh: AbstractMesh) -> AbstractMesh:
 def rejected_specs(error: Exception, names: Sequence[str]) -> ShardingError:
     """Return the error for arguments whose sharding JAX rejects and whose spec is not given."""
     return ShardingError(
-        explain_error(
-            str(error),
-            where="the types of arrays on a mesh with Explicit axes",
-            rule=f"How {_listed(names)} is part of the type, and no spec was given.",
-            remedy="in_specs=(P('data'), P()), one spec for each argument.",
-        )
+        str(error),
+        where="the types of arrays on a mesh with Explicit axes",
+        rule=f"How {_listed(names)} is part of the type, and no spec was given.",
+        remedy="in_specs=(P('data'), P()), one spec for each argument.",
     )
 
 
@@ -268,14 +257,12 @@ def _listed(names: Sequence[str]) -> str:
 def missing_specs(names: Sequence[str]) -> ShardingError:
     """Return the error for arguments whose spec the program needs and that is not given."""
     return ShardingError(
-        explain_error(
-            f"how {_listed(names)} over the mesh is unknown",
-            where="a shard_map without in_specs",
-            rule="On a mesh with Explicit axes it takes its specs from the types of its arguments; "
-            "an array on one device has none.",
-            remedy="give it: in_specs=(P('data'), P()), one spec for each argument; P() is the "
-            "same on every device. Arrays that have a sharding keep it.",
-        )
+        f"how {_listed(names)} over the mesh is unknown",
+        where="a shard_map without in_specs",
+        rule="On a mesh with Explicit axes it takes its specs from the types of its arguments; "
+        "an array on one device has none.",
+        remedy="give it: in_specs=(P('data'), P()), one spec for each argument; P() is the "
+        "same on every device. Arrays that have a sharding keep it.",
     )
 
 
@@ -291,12 +278,10 @@ def _mesh(specs: Sequence[Spec], mesh: Mesh | AbstractMesh | None) -> AbstractMe
         return ambient if any(spec is not None for spec in specs) else None
     if any(spec is not None for spec in specs):
         raise ShardingError(
-            explain_error(
-                "there is no mesh that they could be about",
-                where=WHERE,
-                rule="A PartitionSpec names axes of a mesh.",
-                remedy="give mesh= as well, or NamedShardings.",
-            )
+            "there is no mesh that they could be about",
+            where=WHERE,
+            rule="A PartitionSpec names axes of a mesh.",
+            remedy="give mesh= as well, or NamedShardings.",
         )
     return None
 

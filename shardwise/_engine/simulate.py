@@ -11,7 +11,7 @@ from typing import Any
 import jax
 
 from .._base.calls import DEVICES, public
-from .._base.errors import ArgumentError, a_type, explain_error, name_of
+from .._base.errors import ArgumentError, a_type, name_of
 from .._base.mesh_argument import without_mesh
 from .._mesh import MeshLike, check_at_once, one_device
 from .call import call
@@ -79,12 +79,10 @@ def simulate(
     """
     if not callable(f):
         raise ArgumentError(
-            explain_error(
-                f"f is {a_type(f)}",
-                where="sw.simulate",
-                rule="simulate takes a function and gives a function.",
-                remedy="sw.simulate(f, mesh=mesh)(*args)",
-            )
+            f"f is {a_type(f)}",
+            where="sw.simulate",
+            rule="simulate takes a function and gives a function.",
+            remedy="sw.simulate(f, mesh=mesh)(*args)",
         )
     check_at_once(at_once, "sw.simulate")
     static = Static.of(static_argnums, static_argnames)
@@ -152,12 +150,10 @@ class ShardPlan:
 
 def _refuse_shapes() -> ArgumentError:
     return ArgumentError(
-        explain_error(
-            "an argument is a jax.ShapeDtypeStruct, which has no values",
-            where="a simulated function",
-            rule="What is simulated is computed.",
-            remedy="give an array, or ask for shapes alone: jax.eval_shape(simulated, x).",
-        )
+        "an argument is a jax.ShapeDtypeStruct, which has no values",
+        where="a simulated function",
+        rule="What is simulated is computed.",
+        remedy="give an array, or ask for shapes alone: jax.eval_shape(simulated, x).",
     )
 
 

@@ -12,7 +12,7 @@ import operator
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from .._base.errors import ArgumentError, a_type, explain_error
+from .._base.errors import ArgumentError, a_type
 from .._mesh import AbstractMesh, Mesh
 from .nnx_objects import is_open, keywords, parameters
 
@@ -56,13 +56,11 @@ def _several(given: Any, one_of: Callable[[Any], Any], option: str) -> tuple[Any
             one_of(entry)
         except TypeError as error:
             raise ArgumentError(
-                explain_error(
-                    f"{entry!r} is of type {type(entry).__name__}",
-                    where=option,
-                    rule="static_argnums holds numbers of positional arguments, static_argnames "
-                    "names of arguments.",
-                    remedy='static_argnums=(1,) or static_argnames=("heads",)',
-                )
+                f"{entry!r} is of type {type(entry).__name__}",
+                where=option,
+                rule="static_argnums holds numbers of positional arguments, static_argnames "
+                "names of arguments.",
+                remedy='static_argnums=(1,) or static_argnames=("heads",)',
             ) from error
     return tuple(map(one_of, entries))
 
@@ -132,13 +130,11 @@ def _numbers(f: Callable[..., Any], static: Static, names: list[str], count: int
             numbers.add(index)
         elif not is_open(f):  # which would take it in another call
             raise ArgumentError(
-                explain_error(
-                    f"static_argnums has {number}, and the function has "
-                    f"{most} positional argument{'s' * (most != 1)}",
-                    where="static_argnums",
-                    rule="A static argument is one of those that the function takes.",
-                    remedy="count from 0, or name it with static_argnames.",
-                )
+                f"static_argnums has {number}, and the function has "
+                f"{most} positional argument{'s' * (most != 1)}",
+                where="static_argnums",
+                rule="A static argument is one of those that the function takes.",
+                remedy="count from 0, or name it with static_argnames.",
             )
     return numbers
 
@@ -151,15 +147,11 @@ def _check_names(f: Callable[..., Any], static: Static) -> None:
         return
     matches = difflib.get_close_matches(unknown[0], names, n=1)
     raise ArgumentError(
-        explain_error(
-            f"static_argnames has {unknown[0]!r}, and the function takes "
-            + (", ".join(names) if names else "nothing by name"),
-            where="static_argnames",
-            rule="A static argument is one of those that the function takes.",
-            remedy=f"did you mean {matches[0]!r}?"
-            if matches
-            else "leave it out, or correct the name.",
-        )
+        f"static_argnames has {unknown[0]!r}, and the function takes "
+        + (", ".join(names) if names else "nothing by name"),
+        where="static_argnames",
+        rule="A static argument is one of those that the function takes.",
+        remedy=f"did you mean {matches[0]!r}?" if matches else "leave it out, or correct the name.",
     )
 
 
@@ -176,12 +168,10 @@ def _check_hashable(name: str, value: Any) -> None:
         hash(value)
     except TypeError as error:
         raise ArgumentError(
-            explain_error(
-                f"{name} is {a_type(value)}, which cannot be hashed",
-                where="a static argument",
-                rule="A program is traced once for each value of its static arguments, so they "
-                "are compared and hashed.",
-                remedy="pass a tuple or a frozen dataclass, or bind it: "
-                f"functools.partial(f, {name}=...).",
-            )
+            f"{name} is {a_type(value)}, which cannot be hashed",
+            where="a static argument",
+            rule="A program is traced once for each value of its static arguments, so they "
+            "are compared and hashed.",
+            remedy="pass a tuple or a frozen dataclass, or bind it: "
+            f"functools.partial(f, {name}=...).",
         ) from error

@@ -18,9 +18,9 @@ from .._base.errors import (
     ShardingError,
     UnsupportedError,
     a_type,
-    explain_error,
 )
 from .._base.mesh_argument import mesh_not_passed, refuse_no_mesh, takes_mesh
+from .._jax.messages import RefusedError
 from .._jax.types import unplaced, with_spec_on, without_sharding
 from .._jax.virtual import Mapped, under, virtually
 from .._mesh import AbstractMesh, MeshLike, abstract, one_mesh
@@ -123,7 +123,7 @@ class _FlatCall:
         refuse_not_run(self.f, result)
         leaves, structure = flatten(result)
         if any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in leaves):
-            raise _jax.RefusedError(
+            raise RefusedError(
                 "the function returns a jax.ShapeDtypeStruct, a shape without values",
                 "A function that is traced returns arrays: one, or a pytree of them.",
                 "return what is computed; jax.eval_shape(f, *args) has the shapes.",
@@ -212,13 +212,11 @@ class Tracing:
         if given is not None and abstract(given) != self.around:
             assert self.around is not None
             raise ShardingError(
-                explain_error(
-                    f"the call has mesh={dict(abstract(given).shape)}, and the function was made "
-                    f"for {dict(self.around.shape)}",
-                    where="mesh=",
-                    rule="A program runs on one mesh.",
-                    remedy="name the mesh once: sw.simulate(f, mesh=mesh)(*args).",
-                )
+                f"the call has mesh={dict(abstract(given).shape)}, and the function was made "
+                f"for {dict(self.around.shape)}",
+                where="mesh=",
+                rule="A program runs on one mesh.",
+                remedy="name the mesh once: sw.simulate(f, mesh=mesh)(*args).",
             )
 
     def _specs(self, bound: Bound, values: Any, done: Any, tree: TreeStructure) -> list[Any]:
@@ -337,24 +335,20 @@ class Tracing:
 def _refuse_case(declared: Any) -> ArgumentError:
     name = declared.name
     return ArgumentError(
-        explain_error(
-            f"{name} is a case, which declares a program and is not one",
-            where=f"@sw.case, line {declared.line}",
-            rule="Calling a case gives the function and its arguments.",
-            remedy=f"f, args = {name}(), then f, *args in its place; "
-            f"or run it as declared: shardwise check FILE.py:{name}",
-        )
+        f"{name} is a case, which declares a program and is not one",
+        where=f"@sw.case, line {declared.line}",
+        rule="Calling a case gives the function and its arguments.",
+        remedy=f"f, args = {name}(), then f, *args in its place; "
+        f"or run it as declared: shardwise check FILE.py:{name}",
     )
 
 
 def _refuse_refs() -> UnsupportedError:
     return UnsupportedError(
-        explain_error(
-            "the function takes or closes over a mutable ref",
-            where="an argument (jax.Ref)",
-            rule="What is run on several meshes has to start from the same values each time.",
-            remedy="pass the value and make the ref inside: jax.new_ref(value).",
-        )
+        "the function takes or closes over a mutable ref",
+        where="an argument (jax.Ref)",
+        rule="What is run on several meshes has to start from the same values each time.",
+        remedy="pass the value and make the ref inside: jax.new_ref(value).",
     )
 
 
@@ -389,12 +383,10 @@ def _no_numbers(name: str, leaf: Any) -> ArgumentError:
             "they are numbers; rows of different lengths need padding."
         )
     return ArgumentError(
-        explain_error(
-            f"{name} is a NumPy array of dtype {leaf.dtype}, of shape {list(leaf.shape)}",
-            where="an argument",
-            rule="The elements of an array are booleans, integers, floats or complex numbers.",
-            remedy=remedy,
-        )
+        f"{name} is a NumPy array of dtype {leaf.dtype}, of shape {list(leaf.shape)}",
+        where="an argument",
+        rule="The elements of an array are booleans, integers, floats or complex numbers.",
+        remedy=remedy,
     )
 
 
@@ -403,11 +395,8 @@ def _no_array(name: str, leaf: Any, error: Exception | None = None) -> ArgumentE
     if isinstance(leaf, np.ndarray | np.generic):
         return _no_numbers(name, leaf)
     return ArgumentError(
-        explain_error(
-            f"{name} is {a_type(leaf)}"
-            + (f", {error}" if isinstance(error, OverflowError) else ""),
-            where="an argument",
-            rule="Arguments are pytrees of arrays and numbers, or static.",
-            remedy=f'static_argnames="{argument}" makes it a constant of the program.',
-        )
+        f"{name} is {a_type(leaf)}" + (f", {error}" if isinstance(error, OverflowError) else ""),
+        where="an argument",
+        rule="Arguments are pytrees of arrays and numbers, or static.",
+        remedy=f'static_argnames="{argument}" makes it a constant of the program.',
     )

@@ -24,7 +24,7 @@ import numpy as np
 from jax._src import config as _config
 from jax._src import xla_bridge as _bridge
 
-from .._base.errors import UnsupportedError, explain_error, prefix
+from .._base.errors import UnsupportedError, prefix
 from .patches import Patch
 from .source_lines import is_own
 
@@ -200,12 +200,10 @@ def _refuse_another(asked: str, found: int, wanted: int | None, caller: FrameTyp
     if wanted in (None, found):
         return
     raise UnsupportedError(
-        explain_error(
-            f"{asked} {found} here, and the mesh has {wanted} device{'s' * (wanted != 1)}",
-            where=f"{Path(caller.f_code.co_filename).name}:{caller.f_lineno}",
-            rule="It counts the devices of this machine, so that the result would not be that "
-            "of a machine with as many devices as the mesh.",
-            remedy='mesh.size, or jax.lax.axis_size("data") inside the shard_map. For the kind of '
-            "device, one will do: jax.devices()[0].platform.",
-        )
+        f"{asked} {found} here, and the mesh has {wanted} device{'s' * (wanted != 1)}",
+        where=f"{Path(caller.f_code.co_filename).name}:{caller.f_lineno}",
+        rule="It counts the devices of this machine, so that the result would not be that "
+        "of a machine with as many devices as the mesh.",
+        remedy='mesh.size, or jax.lax.axis_size("data") inside the shard_map. For the kind of '
+        "device, one will do: jax.devices()[0].platform.",
     )

@@ -1,16 +1,27 @@
-"""Patterns of JAX's error messages."""
+"""JAX's error messages about meshes and specs, and what they mean.
+
+`REWORDINGS` has those with a single meaning; the other patterns are for messages that
+`_engine.misuse` has to interpret.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from types import FrameType
 from typing import Any
 
 import jax
 
-from .._base.errors import text_of
+from .._base.errors import (
+    ArgumentError,
+    ShardingError,
+    ShardwiseError,
+    UnsupportedError,
+    text_of,
+)
 
 INDIVISIBLE = re.compile(
     r"maps array axis (?P<dim>\d+) \(of size (?P<size>\d+)\) to mesh ax[ei]s "
@@ -26,21 +37,6 @@ INDIVISIBLE_ARGUMENT = re.compile(
 
 UNBOUND_AXIS = re.compile(r"unbound axis name:? '?(?P<axis>\w+)'?")
 """JAX's message about a collective over an unknown axis."""
-
-FROZEN_MESH = re.compile(r"context mesh .* should match the mesh passed to shard_map", re.S)
-"""JAX's message when a `shard_map` is called with a second mesh."""
-
-NESTED_MESH = re.compile(
-    r"context mesh \S.*?\bManual\b.*? should match the mesh passed to shard_map", re.S
-)
-"""The same inside another `shard_map`, whose mesh is partly manual."""
-
-FOREIGN_MESH = re.compile(
-    r"should match the aval mesh AbstractMesh\((?P<sizes>.*?), axis_types.* "
-    r"for shape (?P<type>\w+\[\S*?\])",
-    re.S,
-)
-"""JAX's message about an array whose type names another mesh than the one around."""
 
 STATELESS_AXES = re.compile(r"can only accept axis_name .* axes: \((?P<axes>[^)]*)\)", re.S)
 """JAX's message about a reduction over several axes, one of them unknown."""
@@ -60,69 +56,11 @@ SPEC_COUNT = re.compile(r"pytree structure error.*shard_map (?P<specs>in_specs|o
 
 SPEC_MISMATCH = re.compile(
     r"in_specs passed to shard_map: (?P<said>.+?) does not match the specs of the input: "
-    r"(?P<found>.+?) for arg: (?P<arg>.+?)\.(?:\s|$)",
+    r"(?P<actual>.+?) for arg: (?P<arg>.+?)\.(?:\s|$)",
     re.S,
 )
 """JAX's message about an argument that is sharded, on an explicit mesh, differently from its
 spec."""
-
-NOT_REPLICATED = re.compile(
-    r"(?P<out>out_specs\S*) is (?P<spec>P\(.*?\)) which implies.*?"
-    r"(?:possibly varying over|replicated across mesh ax[ei]s) (?P<axes>\{[^}]*\}|[^,]*)",
-    re.S,
-)
-"""JAX's message about a result that may differ although its spec declares it equal."""
-
-NO_MESH = re.compile(r"context mesh cannot be empty")
-"""JAX's message about a `shard_map` without a mesh, and without an ambient mesh."""
-
-SPEC_WITHOUT_MESH = re.compile(
-    r"requires a non-empty mesh in context|Please set a mesh via `jax.set_mesh`"
-    r"|PartitionSpec when you are not under a mesh|specifying PartitionSpec to `ShapeDtypeStruct`"
-)
-"""JAX's messages about a spec for `jit`, `device_put` and the like without an ambient mesh."""
-
-UNTYPED_AXIS = re.compile(
-    r"PartitionSpec passed to (?P<name>\S+) cannot contain axis names that are of type Auto or "
-    r"Manual\. Got PartitionSpec: (?P<spec>P\(.*?\)) with axis name: (?P<axis>\w+) "
-    r"of type: (?:AxisType\.)?(?P<kind>\w+)"
-)
-"""JAX's message about a type with a sharding along an axis that is not Explicit."""
-
-UNEVEN_SHARDING = re.compile(
-    r"spec=(?P<spec>P\(.*?\))\) implies that array axis (?P<dim>\d+) is partitioned (?P<n>\d+) "
-    r"times, but the dimension size is (?P<size>\d+)"
-)
-"""JAX's message about a sharding that splits an array into parts of different sizes."""
-
-
-NO_DEVICES = re.compile(
-    r"AbstractMesh does not implement|not implemented for `jax.sharding.AbstractMesh`"
-    r"|`get_mesh` can only be used outside"
-)
-"""JAX's messages where a program accesses the devices of a virtual mesh."""
-
-
-COMPILED = re.compile(
-    r"Cannot apply JAX transformations to a function lowered and compiled"
-    r"|only AbstractMesh exists in a jitted computation|untyped custom call to xla.sdy"
-)
-"""JAX's messages where a traced program lowers, compiles, or calls a compiled program."""
-
-NO_VALUES = re.compile(
-    r"[Tt]he '?(?P<name>\w+)(?:\(\)|') (?:attribute|method) (?:is not available|was called) on"
-)
-"""JAX's messages where a program accesses what only concrete arrays have."""
-
-NOT_AN_ARRAY = re.compile(
-    r"returned a value of type (?P<kind>.+?)(?: at .+?)?, which is not a valid JAX"
-)
-"""JAX's message about a function that returns something that is not an array."""
-
-GIVEN_NO_ARRAY = re.compile(
-    r"type <class '(?P<kind>[^']+)'> (?:as an abstract|is not a valid JAX|cannot be interpreted)"
-)
-"""JAX's message about an argument that is not an array."""
 
 SPEC_TOO_LONG = re.compile(
     r"is (?P<spec>P\([^\n]*?\)) which has length (?P<length>\d+), but the passed (?P<path>\S+?),"
@@ -131,11 +69,185 @@ SPEC_TOO_LONG = re.compile(
 """One bullet of JAX's message about a spec with more entries than an argument has dimensions."""
 
 
-RESULT_TOO_FLAT = re.compile(
-    r"(?P<out>out_specs\S*) is (?P<spec>P\([^\n]*?\)) which has length (?P<length>\d+), but "
-    r"[^\n]*? has shape (?P<shape>\w+\[[\d,]*\])"
+@dataclasses.dataclass(frozen=True)
+class Rewording:
+    """A message of JAX with a single meaning: what was found, the rule and the remedy.
+
+    These are formatted with the groups of the pattern, and with `text`, the first line of the
+    message.
+    """
+
+    pattern: str
+    problem: str
+    rule: str
+    remedy: str
+    kind: type[ShardwiseError] = ShardingError
+    outside: bool = False
+    """Whether it is no error of the program inside a `shard_map`, where devices fail as well."""
+    direct: bool = False
+    """Whether it has to come from a `shard_map` itself."""
+
+
+_ARRAYS_ONLY = "A function that is traced returns arrays: one, or a pytree of them."
+
+REWORDINGS = (
+    Rewording(
+        r"non-canonical constant of type \w+: (?P<value>\S+)",
+        "{value}, a number of Python's, is given to a derivative of a shard_map, as a value or as "
+        "a tangent",
+        "JAX takes arrays there while it traces, under jax.jit as well.",
+        "jnp.asarray({value})",
+        UnsupportedError,
+    ),
+    Rewording(
+        r"AbstractMesh does not implement|not implemented for `jax.sharding.AbstractMesh`"
+        r"|`get_mesh` can only be used outside",
+        "this asks for the devices of the mesh ({text})",
+        "The program is traced, not run, and sees the names and sizes of its mesh alone.",
+        "use mesh.shape and mesh.size, jax.set_mesh(mesh) for a mesh around, and "
+        "jax.sharding.get_abstract_mesh() to find it; make arrays and compile outside the "
+        "function.",
+        UnsupportedError,
+    ),
+    Rewording(
+        r"requires a non-empty mesh in context|Please set a mesh via `jax.set_mesh`"
+        r"|PartitionSpec when you are not under a mesh"
+        r"|specifying PartitionSpec to `ShapeDtypeStruct`",
+        "a PartitionSpec is given here, and there is no mesh around",
+        "A spec names axes of the mesh around it. A function that takes mesh= gets its mesh, and "
+        "has none around it unless it sets one.",
+        "jax.NamedSharding(mesh, spec) in place of the spec, or with jax.set_mesh(mesh): around "
+        "this.",
+    ),
+    Rewording(
+        r"Cannot apply JAX transformations to a function lowered and compiled"
+        r"|only AbstractMesh exists in a jitted computation|untyped custom call to xla.sdy",
+        "this lowers or compiles a program, or calls what .lower(...).compile() gives",
+        "The function is traced, for meshes that have no devices: nothing can be compiled for "
+        "them, and what is compiled cannot be traced.",
+        "call the jitted function itself here; lower and compile it outside, for a real mesh.",
+        UnsupportedError,
+    ),
+    Rewording(
+        r"[Tt]he '?(?P<name>\w+)(?:\(\)|') (?:attribute|method) (?:is not available|was called) on",
+        "this asks an array for {name}, and the function is traced",
+        "While a function is traced its arrays have types, but no values and no devices.",
+        "ask the result of the simulated function for {name}; in here, jax.typeof(x) has the "
+        "type, and jax.block_until_ready(x) may stand.",
+        UnsupportedError,
+        outside=True,
+    ),
+    Rewording(
+        r"Non-hashable static arguments.*Tracer",
+        "an argument that is static in a jit or pmap is traced here",
+        "The whole function is traced, and with it every argument that is not said to be static: "
+        "numbers, too.",
+        "name it here as well: static_argnums=(1,) or static_argnames=(...), which sw.simulate, "
+        "sw.check and sw.explain take as jax.jit does.",
+        ArgumentError,
+    ),
+    Rewording(
+        r"returned a value of type (?:<class ')?(?P<kind>.+?)(?:'>)?(?: at .+?)?, which is not a "
+        r"valid JAX",
+        "the function returns something of type {kind}",
+        _ARRAYS_ONLY,
+        "return what is computed, and keep the rest outside of the function.",
+        ArgumentError,
+    ),
+    Rewording(
+        r"type <class '(?P<kind>[^']+)'> (?:as an abstract|is not a valid JAX"
+        r"|cannot be interpreted)",
+        "this shard_map is given something of type {kind}",
+        "A shard_map takes arrays, or pytrees of them: it splits them over the mesh.",
+        "pass arrays, in the order of in_specs; what is no array, its body closes over.",
+        ArgumentError,
+        direct=True,
+    ),
+    Rewording(
+        r"context mesh \S.*?\bManual\b.*? should match the mesh passed to shard_map",
+        "this shard_map stands inside another one, and names a mesh of its own",
+        "Inside a shard_map the mesh around is the one that is partly manual there, and an inner "
+        "shard_map runs over that one.",
+        "leave mesh= out of the inner one: jax.shard_map(body, in_specs=..., out_specs=..., "
+        "axis_names={{...}}).",
+    ),
+    Rewording(
+        r"context mesh .* should match the mesh passed to shard_map",
+        "this shard_map is bound to another mesh than the one it is to run on: its own, or that of "
+        "the first call",
+        "A jax.shard_map keeps the mesh it was made with; one made without a mesh takes that of "
+        "its first call for good.",
+        "make it inside the function, on the mesh that is passed: "
+        "jax.shard_map(body, mesh=mesh, in_specs=..., out_specs=...). check and prove need such a "
+        "function; simulate, explain and inspect take a program on its own mesh without mesh=.",
+    ),
+    Rewording(
+        r"should match the aval mesh AbstractMesh\((?P<sizes>.*?), axis_types.* "
+        r"for shape (?P<type>\w+\[\S*?\])",
+        "an array {type} that the program closes over is sharded over another mesh ({sizes}) than "
+        "the one it runs on",
+        "Along Explicit axes the mesh is part of an array's type. The spec of an argument is "
+        "applied to the mesh that the program runs on; a closed-over array keeps its mesh.",
+        "pass it to the program as an argument.",
+    ),
+    Rewording(
+        r"context mesh cannot be empty",
+        "this shard_map has no mesh, and there is none around it",
+        "A shard_map runs over a mesh.",
+        "name one: mesh=sw.mesh(data=8).",
+    ),
+    Rewording(
+        SPEC_MISMATCH.pattern,
+        "in_specs of this shard_map have {said}, and the argument is sharded as {actual} ({arg})",
+        "On a mesh with Explicit axes an argument must be sharded as in its spec; JAX does not "
+        "reshard it.",
+        "give the specs of the program's arguments: sw.simulate(f, mesh=mesh, in_specs=...); or "
+        "reshard this argument: jax.reshard(x, {said}).",
+    ),
+    Rewording(
+        r"PartitionSpec passed to (?P<name>\S+) cannot contain axis names that are of type Auto or "
+        r"Manual\. Got PartitionSpec: (?P<spec>P\(.*?\)) with axis name: (?P<axis>\w+) "
+        r"of type: (?:AxisType\.)?(?P<kind>\w+)",
+        "{name} is given {spec}, and axis '{axis}' is {kind} here",
+        "The sharding of an array is part of its type along Explicit axes alone, and out_sharding= "
+        "and jax.reshard change types.",
+        "along Auto axes, jax.lax.with_sharding_constraint(x, {spec}); along Manual ones, inside "
+        "a shard_map, leave it out: each device holds its own part.",
+    ),
+    Rewording(
+        r"spec=(?P<spec>P\([^\n]*?\))\) implies that array axis (?P<dim>\d+) is partitioned "
+        r"(?P<n>\d+) times, but the dimension size is (?P<size>\d+)",
+        "dimension {dim} of size {size} is split {n} ways by {spec}",
+        "Every device gets an equal part.",
+        "pad or trim the array, or choose a mesh that divides it.",
+    ),
+    Rewording(
+        r"(?P<out>out_specs\S*) is (?P<spec>P\([^\n]*?\)) which has length (?P<length>\d+), but "
+        r"[^\n]*? has shape (?P<shape>\w+\[[\d,]*\])",
+        "{out} say {spec}, and what is returned for it is {shape}",
+        "A spec has at most one entry for each dimension.",
+        "give what each device returns a dimension, x[None]; or reduce it over the axis "
+        "(jax.lax.psum, pmean) and say P().",
+    ),
+    Rewording(
+        r"(?P<out>out_specs\S*) is (?P<spec>P\(.*?\)) which implies.*?"
+        r"(?:possibly varying over|replicated across mesh ax[ei]s) (?P<axes>\{[^}]*\}|[^,]*)",
+        "{out} say {spec}, and what is returned for it may differ between devices along {axes}",
+        "A result whose spec leaves an axis out is the same on every device along it.",
+        "reduce it over the axis before it is returned (jax.lax.psum, pmean, pmax), or what it is "
+        "made of; or name the axis in its spec. check_vma=False would silence this, and return "
+        "the first device's value.",
+    ),
 )
-"""The same for a result."""
+
+
+def rewordings(error: Exception, text: str) -> Iterator[tuple[Rewording, dict[str, str]]]:
+    """Yield the rewordings of an error of this text, or its cause, and what to format them with."""
+    cause = "" if error.__cause__ is None else text_of(error.__cause__)
+    for row in REWORDINGS:
+        if match := re.search(row.pattern, f"{text} {cause}", re.S):
+            groups = {name: str(value) for name, value in match.groupdict().items()}
+            yield row, groups | {"text": text.partition("\n")[0]}
 
 
 def about_results(frames: Iterable[FrameType]) -> str | None:
@@ -173,13 +285,6 @@ def _is_spec(x: Any) -> bool:
 def _names(part: Any) -> tuple[Any, ...]:
     """Return the axes in an entry of a spec."""
     return part if isinstance(part, tuple) else () if part is None else (part,)
-
-
-PLAIN_NUMBER = re.compile(r"non-canonical constant of type (?P<kind>\w+): (?P<value>\S+)")
-"""JAX's message where a Python number is passed to a derivative of a `shard_map` in a trace."""
-
-TRACED_STATIC = re.compile(r"Non-hashable static arguments.*Tracer", re.S)
-"""JAX's message where a static argument of a `jit` or `pmap` is a traced value."""
 
 
 NO_DERIVATIVE = re.compile(r"Differentiation rule for '(?P<name>pmax|pmin)' not implemented")

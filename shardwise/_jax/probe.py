@@ -206,16 +206,14 @@ def require() -> None:
         return
     import jax
 
-    from .._base.errors import UnsupportedError, explain_error
+    from .._base.errors import UnsupportedError
 
     oldest, newest = WORKS
     raise UnsupportedError(
-        explain_error(
-            f"JAX {jax.__version__} is not supported by this version of shardwise: "
-            + "; ".join(missing),
-            rule="shardwise uses internals of JAX, which differ between its versions.",
-            remedy=f"a newer shardwise, or pip install 'jax>={oldest},<={newest}'.",
-        )
+        f"JAX {jax.__version__} is not supported by this version of shardwise: "
+        + "; ".join(missing),
+        rule="shardwise uses internals of JAX, which differ between its versions.",
+        remedy=f"a newer shardwise, or pip install 'jax>={oldest},<={newest}'.",
     )
 
 

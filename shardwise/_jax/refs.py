@@ -16,7 +16,7 @@ from jax._src.state import types as _state
 from jax.core import eval_jaxpr
 from jax.extend import core as jex
 
-from .._base.errors import UnsupportedError, explain_error
+from .._base.errors import UnsupportedError
 from .jaxprs import open_jaxpr
 from .patches import Patch, Patches
 
@@ -114,13 +114,11 @@ def _underivable(f: Callable[..., Any]) -> Callable[..., Any]:
     @wrapped.defjvp
     def refuse(primals: Any, tangents: Any) -> Any:
         raise UnsupportedError(
-            explain_error(
-                "it is a derivative of a function with a derivative of its own that takes a ref",
-                where="custom_vjp, custom_jvp",
-                rule="A simulated program passes on values; its rule asks for the ref.",
-                remedy="simulate the derivative, sw.simulate(jax.grad(f), mesh=mesh), or pass the "
-                "value that the ref holds.",
-            )
+            "it is a derivative of a function with a derivative of its own that takes a ref",
+            where="custom_vjp, custom_jvp",
+            rule="A simulated program passes on values; its rule asks for the ref.",
+            remedy="simulate the derivative, sw.simulate(jax.grad(f), mesh=mesh), or pass the "
+            "value that the ref holds.",
         )
 
     return wrapped

@@ -15,7 +15,7 @@ from typing import Any
 from jax import lax
 
 from .. import _jax
-from .._base.errors import ShardingError, UnsupportedError, explain_error
+from .._base.errors import ShardingError, UnsupportedError
 from .._mesh import Axis, axes_of, placement
 from . import checks, jaxpr_collectives, unreduced
 from .checks import Scope
@@ -345,13 +345,11 @@ class _Walk:
 
     def unsupported(self, eqn: Any, name: str) -> UnsupportedError:
         return UnsupportedError(
-            explain_error(
-                f"the simulator does not support {name}",
-                where=str(self.where(eqn)),
-                rule="What it cannot simulate exactly raises an error.",
-                remedy="write it with the collectives of jax.lax that the documentation lists "
-                "under 'What is supported'.",
-            )
+            f"the simulator does not support {name}",
+            where=str(self.where(eqn)),
+            rule="What it cannot simulate exactly raises an error.",
+            remedy="write it with the collectives of jax.lax that the documentation lists "
+            "under 'What is supported'.",
         )
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from .. import _jax
-from .._base.errors import ShardingError, UnsupportedError, explain_error
+from .._base.errors import ShardingError, UnsupportedError
 from .._mesh import Axis, split_over
 from .primitives import AXIS_PARAMS, REDUCTIONS, SUMS, UNSUPPORTED, of
 from .where import LazyWhere
@@ -26,12 +26,10 @@ def spec(spec: Any, where: LazyWhere) -> None:
     for name in names:
         if names.count(name) > 1:
             raise ShardingError(
-                explain_error(
-                    f"{spec} names mesh axis {name!r} twice",
-                    where=str(where),
-                    rule="An axis splits one dimension of an array.",
-                    remedy="name it once, and another axis or None for the other dimension.",
-                )
+                f"{spec} names mesh axis {name!r} twice",
+                where=str(where),
+                rule="An axis splits one dimension of an array.",
+                remedy="name it once, and another axis or None for the other dimension.",
             )
 
 
@@ -41,15 +39,13 @@ def nested(spec: Any, taken: Set[str], where: LazyWhere) -> None:
     repeated = [name for entry in entries for name in entry if name in taken]
     if repeated:
         raise UnsupportedError(
-            explain_error(
-                f"a shard_map inside another one names mesh axis {repeated[0]!r} in {spec}, which "
-                "the outer one has taken",
-                where=str(where),
-                rule="An axis is split once. JAX writes such specs itself when it takes a "
-                "reverse derivative of a shard_map nested in a partly manual one, and refuses "
-                "them when it compiles for devices.",
-                remedy="take one shard_map over all axes, or a forward derivative (jax.jvp).",
-            )
+            f"a shard_map inside another one names mesh axis {repeated[0]!r} in {spec}, which "
+            "the outer one has taken",
+            where=str(where),
+            rule="An axis is split once. JAX writes such specs itself when it takes a "
+            "reverse derivative of a shard_map nested in a partly manual one, and refuses "
+            "them when it compiles for devices.",
+            remedy="take one shard_map over all axes, or a forward derivative (jax.jvp).",
         )
 
 
@@ -58,12 +54,10 @@ def named(name: str, names: tuple[Any, ...], where: LazyWhere) -> None:
     repeated = [axis for axis in names if names.count(axis) > 1]
     if repeated:
         raise ShardingError(
-            explain_error(
-                f"{name} over {names} names mesh axis {repeated[0]!r} twice",
-                where=str(where),
-                rule="A collective runs over one axis or several different ones.",
-                remedy="name each axis once.",
-            )
+            f"{name} over {names} names mesh axis {repeated[0]!r} twice",
+            where=str(where),
+            rule="A collective runs over one axis or several different ones.",
+            remedy="name each axis once.",
         )
 
 
@@ -73,35 +67,29 @@ def grouped(name: str, groups: Any, axes: tuple[Axis, ...], where: LazyWhere) ->
     indices = [index for group in groups for index in group]
     if sorted(indices) != list(range(count)) or not all(groups):
         raise ShardingError(
-            explain_error(
-                f"{name} with axis_index_groups={groups} over {count} devices",
-                where=str(where),
-                rule="Each device along the axis is in exactly one group, and no group is empty.",
-                remedy="name every index once.",
-            )
+            f"{name} with axis_index_groups={groups} over {count} devices",
+            where=str(where),
+            rule="Each device along the axis is in exactly one group, and no group is empty.",
+            remedy="name every index once.",
         )
     # To decide whether there is anything to exchange, JAX looks at the first group alone.
     idle = name == "all_to_all" and len(groups[0]) == 1
     if not idle and not all(map(_is_index, indices)):
         raise ShardingError(
-            explain_error(
-                f"{name} with axis_index_groups={groups}",
-                where=str(where),
-                rule="Groups hold the numbers of devices, which are integers.",
-                remedy="int(i) for each of them.",
-            )
+            f"{name} with axis_index_groups={groups}",
+            where=str(where),
+            rule="Groups hold the numbers of devices, which are integers.",
+            remedy="int(i) for each of them.",
         )
     if len({len(group) for group in groups}) == 1 or name in REDUCTIONS:
         return groups
     if idle:
         return ()
     raise ShardingError(
-        explain_error(
-            f"{name} with axis_index_groups={groups}",
-            where=str(where),
-            rule="Only reductions take groups of different sizes.",
-            remedy="make all groups alike.",
-        )
+        f"{name} with axis_index_groups={groups}",
+        where=str(where),
+        rule="Only reductions take groups of different sizes.",
+        remedy="make all groups alike.",
     )
 
 
@@ -114,12 +102,10 @@ def numbered(axes: tuple[Axis, ...], scope: Scope, where: LazyWhere) -> tuple[Ax
         return ordered
     names = tuple(axis.name for axis in ordered)
     raise ShardingError(
-        explain_error(
-            f"ppermute over {tuple(axis.name for axis in axes)}, on a mesh that has {names}",
-            where=str(where),
-            rule="JAX refuses a permutation over several axes in another order than the mesh's.",
-            remedy=f"jax.lax.ppermute(x, {names}, perm) with perm renumbered.",
-        )
+        f"ppermute over {tuple(axis.name for axis in axes)}, on a mesh that has {names}",
+        where=str(where),
+        rule="JAX refuses a permutation over several axes in another order than the mesh's.",
+        remedy=f"jax.lax.ppermute(x, {names}, perm) with perm renumbered.",
     )
 
 
@@ -129,33 +115,27 @@ def permutation(perm: Any, axes: tuple[Axis, ...], where: LazyWhere) -> Any:
     invalid = next((pair for pair in perm if len(pair) != 2), None)
     if invalid is not None:
         raise ShardingError(
-            explain_error(
-                f"ppermute with perm={tuple(perm)} has {invalid}",
-                where=str(where),
-                rule="A permutation is made of pairs: a source and a destination.",
-                remedy=f"[(i, (i + 1) % {count}) for i in range({count})], say.",
-            )
+            f"ppermute with perm={tuple(perm)} has {invalid}",
+            where=str(where),
+            rule="A permutation is made of pairs: a source and a destination.",
+            remedy=f"[(i, (i + 1) % {count}) for i in range({count})], say.",
         )
     for index in (index for pair in perm for index in pair):
         if not _is_index(index) or not -count <= index < count:
             raise ShardingError(
-                explain_error(
-                    f"ppermute with perm={tuple(perm)} names device {index} of {count}",
-                    where=str(where),
-                    rule="Devices along an axis are numbered from 0.",
-                    remedy=f"numbers from 0 to {count - 1}; (i + 1) % {count} goes around.",
-                )
+                f"ppermute with perm={tuple(perm)} names device {index} of {count}",
+                where=str(where),
+                rule="Devices along an axis are numbered from 0.",
+                remedy=f"numbers from 0 to {count - 1}; (i + 1) % {count} goes around.",
             )
     pairs = tuple((source % count, target % count) for source, target in perm)
     for side in zip(*pairs, strict=True):
         if len(set(side)) != len(side):
             raise ShardingError(
-                explain_error(
-                    f"ppermute with perm={tuple(perm)}",
-                    where=str(where),
-                    rule="No device sends twice and none receives twice.",
-                    remedy="give each source and each destination once.",
-                )
+                f"ppermute with perm={tuple(perm)}",
+                where=str(where),
+                rule="No device sends twice and none receives twice.",
+                remedy="give each source and each destination once.",
             )
     return pairs
 
@@ -163,13 +143,11 @@ def permutation(perm: Any, axes: tuple[Axis, ...], where: LazyWhere) -> Any:
 def on_one_device(where: LazyWhere) -> ShardingError:
     """Return the error for a sharded program that uses a value placed on one device."""
     return ShardingError(
-        explain_error(
-            "a value of several devices meets one that the program puts on a single device",
-            where=str(where),
-            rule="JAX does not mix devices: device_put, jnp.asarray and the like with a "
-            "SingleDeviceSharding leave a value where no other device has it.",
-            remedy="leave the sharding out, or name that of the mesh: NamedSharding(mesh, P()).",
-        )
+        "a value of several devices meets one that the program puts on a single device",
+        where=str(where),
+        rule="JAX does not mix devices: device_put, jnp.asarray and the like with a "
+        "SingleDeviceSharding leave a value where no other device has it.",
+        remedy="leave the sharding out, or name that of the mesh: NamedSharding(mesh, P()).",
     )
 
 
@@ -177,12 +155,10 @@ def alone(perm: Any, where: LazyWhere) -> None:
     """Raise if a permutation over no axis does not send from each device to itself."""
     if permutation(perm, (), where) != ((0, 0),):
         raise ShardingError(
-            explain_error(
-                f"ppermute over () with perm={tuple(perm)}",
-                where=str(where),
-                rule="Over no axis each device is alone, and gets zeros where nobody sends.",
-                remedy="name the axis; or jnp.zeros_like(x).",
-            )
+            f"ppermute over () with perm={tuple(perm)}",
+            where=str(where),
+            rule="Over no axis each device is alone, and gets zeros where nobody sends.",
+            remedy="name the axis; or jnp.zeros_like(x).",
         )
 
 
@@ -191,12 +167,10 @@ def source(index: Any, axes: tuple[Axis, ...], where: LazyWhere) -> None:
     count = math.prod(axis.size for axis in axes)
     if not _is_index(index) or not 0 <= index < count:
         raise ShardingError(
-            explain_error(
-                f"pbroadcast with source={index} of {count} device{'s' * (count != 1)}",
-                where=str(where),
-                rule="Devices along an axis are numbered from 0.",
-                remedy=f"a number from 0 to {count - 1}.",
-            )
+            f"pbroadcast with source={index} of {count} device{'s' * (count != 1)}",
+            where=str(where),
+            rule="Devices along an axis are numbered from 0.",
+            remedy=f"a number from 0 to {count - 1}.",
         )
 
 
@@ -239,37 +213,31 @@ def exported(program: Any, where: LazyWhere) -> None:
     """Raise for a program that `jax.export` has exported for several devices."""
     if program.nr_devices > 1 or "sdy.mesh" in program.mlir_module():
         raise UnsupportedError(
-            explain_error(
-                f"this calls {program.fun_name}, which jax.export has exported for a mesh",
-                where=str(where),
-                rule="What each device does cannot be read off an exported program.",
-                remedy="call the function that was exported.",
-            )
+            f"this calls {program.fun_name}, which jax.export has exported for a mesh",
+            where=str(where),
+            rule="What each device does cannot be read off an exported program.",
+            remedy="call the function that was exported.",
         )
 
 
 def refs_in_composite(name: str, where: LazyWhere) -> UnsupportedError:
     """Return the error for a composite with refs inside, which JAX cannot compile."""
     return UnsupportedError(
-        explain_error(
-            f"the composite {name!r} makes a mutable ref (jax.new_ref)",
-            where=str(where),
-            rule="JAX has no way to compile a composite with refs inside.",
-            remedy="carry the value in place of the ref, or call the function without composite.",
-        )
+        f"the composite {name!r} makes a mutable ref (jax.new_ref)",
+        where=str(where),
+        rule="JAX has no way to compile a composite with refs inside.",
+        remedy="carry the value in place of the ref, or call the function without composite.",
     )
 
 
 def backward_only(where: LazyWhere) -> UnsupportedError:
     """Return the error for a tangent that a `custom_vjp` has no rule for."""
     return UnsupportedError(
-        explain_error(
-            "a forward derivative of a function with a custom_vjp",
-            where=str(where),
-            rule="JAX has no forward rule for it: can't apply forward-mode autodiff (jvp) to a "
-            "custom_vjp function.",
-            remedy="take jax.grad or jax.vjp, or give the function a custom_jvp.",
-        )
+        "a forward derivative of a function with a custom_vjp",
+        where=str(where),
+        rule="JAX has no forward rule for it: can't apply forward-mode autodiff (jvp) to a "
+        "custom_vjp function.",
+        remedy="take jax.grad or jax.vjp, or give the function a custom_jvp.",
     )
 
 
@@ -280,9 +248,7 @@ def operand(name: str, own: Mapping[str, Any], given: Any, out: Any, where: Lazy
     )
     if problem is not None:
         finding, rule, remedy = problem
-        raise ShardingError(
-            explain_error(f"{name} {finding}", where=str(where), rule=rule, remedy=remedy)
-        )
+        raise ShardingError(f"{name} {finding}", where=str(where), rule=rule, remedy=remedy)
 
 
 Problem = tuple[str, str, str] | None

@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from .._base.errors import UnsupportedError, explain_error
+from .._base.errors import UnsupportedError
 from .._jax.shapes import moved, picked, reshaped
 from .._jax.sums import sum_stack
 
@@ -209,27 +209,23 @@ def _ragged_all_to_all(x: Any, output: Any, starts: Any, sizes: Any, targets: An
 def exchange_in_a_batch(where: str = "") -> UnsupportedError:
     """Return the error for a `vmap` of a ragged exchange that JAX has no rule for."""
     return UnsupportedError(
-        explain_error(
-            "vmap of ragged_all_to_all with offsets or sizes that are not batched",
-            where=where,
-            rule="JAX batches this exchange only together with all four of its offsets and sizes.",
-            remedy="batch them too: jnp.broadcast_to(sizes, (batch, *sizes.shape)) with "
-            "in_axes=0; or loop over the batch: jax.lax.map.",
-        )
+        "vmap of ragged_all_to_all with offsets or sizes that are not batched",
+        where=where,
+        rule="JAX batches this exchange only together with all four of its offsets and sizes.",
+        remedy="batch them too: jnp.broadcast_to(sizes, (batch, *sizes.shape)) with "
+        "in_axes=0; or loop over the batch: jax.lax.map.",
     )
 
 
 def no_derivative(name: str, where: str = "") -> UnsupportedError:
     """Return the error for a `pmax` or `pmin` that is differentiated."""
     return UnsupportedError(
-        explain_error(
-            f"a {name} is differentiated, and JAX has no derivative of it",
-            where=where,
-            rule=f"What goes into a {name} has to be constant for the derivative. A stop_gradient "
-            f"around the {name} comes too late: JAX differentiates what stands inside first.",
-            remedy=f"put it inside: jax.lax.{name}(jax.lax.stop_gradient(x), axis). In a softmax "
-            "or a logsumexp the gradient stays exact, for the maximum cancels out.",
-        )
+        f"a {name} is differentiated, and JAX has no derivative of it",
+        where=where,
+        rule=f"What goes into a {name} has to be constant for the derivative. A stop_gradient "
+        f"around the {name} comes too late: JAX differentiates what stands inside first.",
+        remedy=f"put it inside: jax.lax.{name}(jax.lax.stop_gradient(x), axis). In a softmax "
+        "or a logsumexp the gradient stays exact, for the maximum cancels out.",
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from jax import lax
 
 from .. import _jax
-from .._base.errors import UnsupportedError, explain_error
+from .._base.errors import UnsupportedError
 from . import checks
 from .checks import Scope
 from .ir import Atom, AxisIndex, Collective, Leaf, Op, Var, like, outs_of, var_of
@@ -127,12 +127,10 @@ def _reduce(walk: JaxprWalk, eqn: Any, name: str, atom: Atom, dims: tuple[int, .
 
 def _refuse_around(name: str, names: tuple[Any, ...], where: LazyWhere, *_: Any) -> list[Any]:
     raise UnsupportedError(
-        explain_error(
-            f"{name} over {', '.join(map(repr, names))}, which is no axis of the mesh",
-            where=str(where),
-            rule="An axis of a vmap exists inside that vmap only.",
-            remedy="call the simulated function inside jax.vmap(..., axis_name=...).",
-        )
+        f"{name} over {', '.join(map(repr, names))}, which is no axis of the mesh",
+        where=str(where),
+        rule="An axis of a vmap exists inside that vmap only.",
+        remedy="call the simulated function inside jax.vmap(..., axis_name=...).",
     )
 
 

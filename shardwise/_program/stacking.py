@@ -24,7 +24,7 @@ from typing import Any, Literal
 import numpy as np
 from jax import lax
 
-from .._base.errors import UnsupportedError, explain_error
+from .._base.errors import UnsupportedError
 from .._mesh import Axis, Placement
 from .ir import Atom, Body, Join, Leaf, Lit, Op, Split, Var
 from .varying import differing
@@ -99,14 +99,12 @@ def stack_outputs(body: Body, stack_axes: Sequence[StackAxes]) -> Body:
 def _unsupported_derivative(axes: list[str]) -> UnsupportedError:
     """Return the error for a derivative that differs over more axes than its value's type."""
     return UnsupportedError(
-        explain_error(
-            f"it needs the derivative of a value that is the same along {axes}, and that "
-            "derivative is not",
-            where="a higher derivative of a simulated function",
-            rule="What one derivative keeps for the next is kept once where it is the same on "
-            "all devices. A derivative rule of the program's own gives one that differs.",
-            remedy="simulate the derivative instead: sw.simulate(jax.hessian(f)).",
-        )
+        f"it needs the derivative of a value that is the same along {axes}, and that "
+        "derivative is not",
+        where="a higher derivative of a simulated function",
+        rule="What one derivative keeps for the next is kept once where it is the same on "
+        "all devices. A derivative rule of the program's own gives one that differs.",
+        remedy="simulate the derivative instead: sw.simulate(jax.hessian(f)).",
     )
 
 

@@ -295,7 +295,7 @@ def test_what_a_virtual_mesh_does_not_have(words):
     def f(x, *, mesh):
         return WITHOUT_DEVICES[words](x, mesh)
 
-    with pytest.raises(sw.UnsupportedError, match="asks a virtual mesh for devices") as caught:
+    with pytest.raises(sw.UnsupportedError, match="asks for the devices of the mesh") as caught:
         sw.simulate(f, mesh=MESH)(X)
     assert words in str(caught.value)
     assert "mesh.size" in str(caught.value)

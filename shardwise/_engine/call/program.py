@@ -11,8 +11,8 @@ from typing import Any
 import jax
 
 from ... import _jax
-from ..._base.errors import UnsupportedError, explain_error, text_of
-from ..._jax import types
+from ..._base.errors import UnsupportedError, text_of
+from ..._jax import messages, types
 from ..._jax.virtual import under
 from ..._program import (
     Body,
@@ -161,7 +161,7 @@ class SimulatedProgram:
         try:
             return list(_jax.evaluate(self.transformed, args[:count], args[count:]))
         except NotImplementedError as error:
-            match = _jax.NO_DERIVATIVE.search(text_of(error))
+            match = messages.NO_DERIVATIVE.search(text_of(error))
             if match is None:
                 raise
             collectives = [op for op in walk(self.body.ops) if isinstance(op, Collective)]
@@ -198,12 +198,10 @@ def trace(f: Callable[..., Any], *args: Any) -> tuple[SimulatedProgram, list[Any
         if "AbstractRef" not in text_of(error):
             raise
         raise UnsupportedError(
-            explain_error(
-                "a shard_map closes over a mutable ref",
-                where="the function that is simulated",
-                rule="JAX itself has no spec for a ref that a body closes over.",
-                remedy="pass the ref as an argument of the shard_map, with a spec of its own.",
-            )
+            "a shard_map closes over a mutable ref",
+            where="the function that is simulated",
+            rule="JAX itself has no spec for a ref that a body closes over.",
+            remedy="pass the ref as an argument of the shard_map, with a spec of its own.",
         ) from error
     program, consts = _without_refs(jaxpr)
     _jax.refuse_leaked(consts)
@@ -216,12 +214,10 @@ def _without_refs(jaxpr: Any, **stack_axes: Any) -> tuple[SimulatedProgram, list
         pure, refs = _jax.without_refs(jaxpr)
     except NotImplementedError as error:
         raise UnsupportedError(
-            explain_error(
-                f"a mutable ref (jax.new_ref) is used in a way that JAX cannot write without it: "
-                f"{error}",
-                where="the function that is simulated",
-                remedy="carry the value in place of the ref.",
-            )
+            f"a mutable ref (jax.new_ref) is used in a way that JAX cannot write without it: "
+            f"{error}",
+            where="the function that is simulated",
+            remedy="carry the value in place of the ref.",
         ) from error
     consts = list(_jax.open_jaxpr(pure).consts)
     consts += [] if pure is jaxpr else list(_jax.open_jaxpr(jaxpr).consts)
@@ -267,14 +263,12 @@ def _refuse_closed_over(consts: Sequence[Any]) -> None:
         _jax.refuse_leaked(consts)
     except jax.errors.UnexpectedTracerError as error:
         raise UnsupportedError(
-            explain_error(
-                "the rule of a custom_vjp or custom_jvp closes over a value of the body",
-                where="the derivative of a simulated function",
-                rule="A simulated function is traced before it is differentiated, as one under "
-                "jax.jit is, and a value that such a rule closes over is gone by then.",
-                remedy="pass the value to it as an argument; or differentiate inside: "
-                "sw.simulate(jax.grad(f)).",
-            )
+            "the rule of a custom_vjp or custom_jvp closes over a value of the body",
+            where="the derivative of a simulated function",
+            rule="A simulated function is traced before it is differentiated, as one under "
+            "jax.jit is, and a value that such a rule closes over is gone by then.",
+            remedy="pass the value to it as an argument; or differentiate inside: "
+            "sw.simulate(jax.grad(f)).",
         ) from error
 
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from ..._base.errors import DeadlockError, UnsupportedError, explain_error
+from ..._base.errors import DeadlockError, UnsupportedError
 from ..._mesh import Axis
 from ..._program import Collective, Cond, Op, While, collectives_in, walk
 from .value import Value
@@ -110,13 +110,10 @@ def explain_trouble(
     groups = {int(branch): grid == branch for branch in np.unique(grid) if branch >= 0}
     if _agrees_in_groups(op, grid):
         return UnsupportedError(
-            explain_error(
-                "devices of different axis_index_groups take different ways through this "
-                f"{_kind(op)}",
-                where=str(op.where),
-                rule="The simulator runs a collective for all groups together.",
-                remedy="take the decision for all groups, or move the collective out of it.",
-            )
+            f"devices of different axis_index_groups take different ways through this {_kind(op)}",
+            where=str(op.where),
+            rule="The simulator runs a collective for all groups together.",
+            remedy="take the decision for all groups, or move the collective out of it.",
         )
     arrivals = {branch: _waits(op, branch) for branch in groups}
     lines = [
@@ -129,12 +126,10 @@ def explain_trouble(
         f"but {devices(op.scope, absent, verb=False)} never {_reach(absent)} it"
     )
     return DeadlockError(
-        explain_error(
-            head + ".\n  " + "\n  ".join(lines),
-            rule=f"Every device along the axis of a collective has to reach it; the {_kind(op)} at "
-            f"{op.where} sends them different ways.",
-            remedy=_remedy(op, arrivals[first]),
-        )
+        head + ".\n  " + "\n  ".join(lines),
+        rule=f"Every device along the axis of a collective has to reach it; the {_kind(op)} at "
+        f"{op.where} sends them different ways.",
+        remedy=_remedy(op, arrivals[first]),
     )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 
-from ..._base.errors import ArgumentError, explain_error, name_of
+from ..._base.errors import ArgumentError, name_of
 from ..._program.where import place_of
 
 _NOT_RUN = ("coroutine", "async_generator", "generator")
@@ -49,13 +49,11 @@ def _no_array(f: Callable[..., Any], leaf: Any, error: Exception | None = None) 
         if hasattr(leaf, "close"):
             leaf.close()  # or Python warns that nobody has awaited it
     return ArgumentError(
-        explain_error(
-            f"the function returns something of type {kind}"
-            + (f": {error}" if isinstance(error, OverflowError) else ""),
-            where=_place(f),
-            rule="A function that is traced returns arrays: one, or a pytree of them.",
-            remedy=remedy,
-        )
+        f"the function returns something of type {kind}"
+        + (f": {error}" if isinstance(error, OverflowError) else ""),
+        where=_place(f),
+        rule="A function that is traced returns arrays: one, or a pytree of them.",
+        remedy=remedy,
     )
 
 
