@@ -21,6 +21,7 @@ from .value import (
     read_as,
     tidy_dim,
     uncut,
+    whole_shape,
     whole_size,
     with_hidden,
 )
@@ -104,20 +105,13 @@ def spread(ins: Sequence[Value]) -> tuple[list[Scaled], Dims, tuple[Axis, ...], 
     arrays = [v for v in ins if len(v.dims) == rank]
     dims = tuple(_largest([v.dims[d] for v in arrays]) for d in range(rank))
     hidden = ins[0].hidden
-    shape = (*hidden_sizes(hidden), *map(whole_size, dims))
+    shape = whole_shape(dims, hidden)
     lead = len(hidden)
     out = []
     for v in ins:
         places = range(lead + rank) if len(v.dims) == rank else range(lead)
         out.append(T.bcast(v.scaled, shape, tuple(places)))
     return out, dims, hidden, shape
-
-
-def whole_along(v: Value, dims: Sequence[int]) -> Value:
-    """Hide the axes that cut these dimensions, so that each device has them whole."""
-    for axis in sorted(axes_in(v.dims[d] for d in dims)):
-        v = hide(v, axis)
-    return v
 
 
 def regroup(dims: Dims, local: Shape) -> Iterator[Dims]:

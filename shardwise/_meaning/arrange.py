@@ -18,11 +18,12 @@ from .._mesh import Axis
 from .._program import Leaf
 from . import term as T
 from .algebra import MOVES
-from .align import align, reshaped, whole_along
+from .align import align, reshaped
 from .bits import rounded
-from .blocks import Cutter, padded
+from .blocks import padded
 from .elementwise import refuse_debts, settle
 from .evaluate import numbers
+from .indexing import Part, Push
 from .notes import Notes
 from .rules import rule, shifted, structural
 from .term import Shape
@@ -34,10 +35,15 @@ from .value import (
     hide,
     local_size,
     read_as,
+    thickened,
+    thinned,
     tidy_dim,
     uncut,
     whole,
+    whole_along,
+    whole_shape,
     whole_size,
+    with_dim,
     with_hidden,
 )
 
@@ -68,11 +74,7 @@ def reshapes(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
 def squeezes(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     """Drop dimensions of size 1; a cut along one becomes hidden."""
     (v,) = ins
-    dropped = {d % len(v.dims) for d in op.params["dimensions"]}
-    v = whole_along(v, sorted(dropped))
-    dims = tuple(dim for d, dim in enumerate(v.dims) if d not in dropped)
-    shape = (*hidden_sizes(v.hidden), *map(whole_size, dims))
-    return [v.having(T.reshape(v.scaled, shape), dims=dims)]
+    return [thinned(v, [d % len(v.dims) for d in op.params["dimensions"]])]
 
 
 @rule("broadcast_in_dim", needs=MOVES)
@@ -86,7 +88,7 @@ def broadcasts(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     for i, d in enumerate(places):
         if i not in expanded:
             dims[d] = v.dims[i]
-    shape = (*hidden_sizes(v.hidden), *map(whole_size, dims))
+    shape = whole_shape(dims, v.hidden)
     lead = len(v.hidden)
     result = T.bcast(v.scaled, shape, (*range(lead), *shifted(places, lead)))
     return [v.having(result, dims=tuple(dims))]
@@ -137,7 +139,7 @@ def slices(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
 def _part_of(x: T.Scaled, d: int, start: int, size: int, stride: int) -> T.Scaled:
     """Slice a term; where it was computed from padded arrays, use the unpadded ones."""
     if stride == 1 and padded(x[1], d):
-        return Cutter()(x, d, start, size)
+        return Push()(x, d, Part(start, size))
     return T.cut(x, d, start, size, stride)
 
 
@@ -149,7 +151,7 @@ def splits(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     v = whole_along(v, [d])
     out, start = [], 0
     for size in op.params["sizes"]:
-        dims = (*v.dims[:d], uncut(size), *v.dims[d + 1 :])
+        dims = with_dim(v.dims, d, uncut(size))
         part = T.cut(v.scaled, d + len(v.hidden), start, size)
         out.append(v.having(part, dims=dims))
         start += size
@@ -182,7 +184,7 @@ def pads(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
             return T.linear("pad", cuts, kids[0], shape)
         return T.function("pad", cuts, [*kids, filler.scaled], shape)
 
-    shape = (*hidden_sizes(v.hidden), *map(whole_size, dims))
+    shape = whole_shape(dims, v.hidden)
     busy = [*shifted(along, lead), *(range(lead) if filler.coef else ())]
     return [v.having(T.beside(busy, [v.scaled], shape, made), dims=tuple(dims))]
 
@@ -201,8 +203,8 @@ def concatenations(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     ins = [
         with_hidden(read_as(v, dims), shaped[0].hidden) for v, dims in zip(ins, rows, strict=True)
     ]
-    dims = (*ins[0].dims[:d], uncut(op.outs[0].shape[d]), *ins[0].dims[d + 1 :])
-    shape = (*hidden_sizes(ins[0].hidden), *map(whole_size, dims))
+    dims = with_dim(ins[0].dims, d, uncut(op.outs[0].shape[d]))
+    shape = whole_shape(dims, ins[0].hidden)
     result = T.concatenate([v.scaled for v in ins], d + len(ins[0].hidden), shape)
     return [ins[0].having(result, dims=dims, born=debtor.born if debtor is not None else None)]
 
@@ -220,28 +222,16 @@ def unstacks(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     """Split a dimension that every device has whole into its elements."""
     d = op.params["axis"]
     v = whole_along(ins[0], [d])
-    dim = d + len(v.hidden)
-    shape = (*v.term.shape[:dim], *v.term.shape[dim + 1 :])
-    dims = (*v.dims[:d], *v.dims[d + 1 :])
-    return [
-        v.having(T.reshape(T.cut(v.scaled, dim, i, 1), shape), dims=dims)
-        for i in range(len(op.outs))
-    ]
-
-
-def thickened(v: Value, d: int) -> Value:
-    """Return the value with a new dimension of size 1 at `d`."""
-    lead = len(v.hidden)
-    shape = (*v.term.shape[: lead + d], 1, *v.term.shape[lead + d :])
-    return v.having(T.reshape(v.scaled, shape), dims=(*v.dims[:d], (), *v.dims[d:]))
+    dims = with_dim(v.dims, d, ())
+    parts = (T.cut(v.scaled, d + len(v.hidden), i, 1) for i in range(len(op.outs)))
+    return [thinned(v.having(part, dims=dims), [d]) for part in parts]
 
 
 def read_as_size(v: Value, d: int) -> Value:
     """Return a placeholder with dimension `d` of size 1, to find the cuts of the others."""
-    shape = (*hidden_sizes(v.hidden), *map(whole_size, (*v.dims[:d], (), *v.dims[d + 1 :])))
-    return v.having(
-        T.symbol("stand-in", v.term, d, shape=shape), dims=(*v.dims[:d], (), *v.dims[d + 1 :])
-    )
+    dims = with_dim(v.dims, d, ())
+    symbol = T.symbol("stand-in", v.term, d, shape=whole_shape(dims, v.hidden))
+    return v.having(symbol, dims=dims)
 
 
 # --- at a computed index
@@ -318,7 +308,7 @@ def _at(op: Leaf, v: Value, starts: list[Value], along: list[int], sizes: Shape)
     dims = list(v.dims)
     for d in along:
         dims[d] = uncut(sizes[d])
-    shape = (*hidden_sizes(axes), *map(whole_size, dims))
+    shape = whole_shape(dims, axes)
     if not v.coef:
         return v.having(T.zero(shape), dims=tuple(dims))
     lead, places = len(axes), [start.scaled for start in starts]
@@ -409,7 +399,7 @@ def _own_place(op: Leaf, v: Value, update: Value, start: Value, d: int) -> Value
         return None
     want = tidy_dim([(local_size(v.dims[d]), order)])
     update = with_hidden(update, order)
-    out = read_as(update, (*update.dims[:d], want, *update.dims[d + 1 :]))
-    dims = (*out.dims[:d], uncut(local_size(v.dims[d])), *out.dims[d + 1 :])
+    out = read_as(update, with_dim(update.dims, d, want))
+    dims = with_dim(out.dims, d, uncut(local_size(v.dims[d])))
     owed = out.owed | {(axis, "sum") for axis in order}
     return out.having(out.scaled, dims=dims, owed=owed, born=op)

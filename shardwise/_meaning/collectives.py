@@ -23,9 +23,13 @@ from .value import (
     local_size,
     owing,
     read_as,
+    thickened,
+    thinned,
     tidy_dim,
     uncut,
+    whole_along,
     whole_size,
+    with_dim,
 )
 
 
@@ -146,7 +150,8 @@ def _gather(w: Notes, op: Collective, v: Value, axes: Sequence[Axis]) -> Value:
     """Gather parts along a dimension, or along a new one."""
     d, tiled = op.params["dimension"], op.params["tiled"]
     _refuse(op, v, axes)
-    return gathered(v, d, axes) if tiled else stacked(v, d, axes, op)
+    v = v if tiled else thickened(v, d)
+    return gathered(v, d, axes) if axes else v
 
 
 def gathered(v: Value, d: int, axes: Sequence[Axis]) -> Value:
@@ -155,26 +160,13 @@ def gathered(v: Value, d: int, axes: Sequence[Axis]) -> Value:
         if axis in v.axes and axis not in axes_in([v.dims[d]]):
             v = hide(v, axis)
     if len(v.dims[d]) > 1:
-        for axis in sorted(axes_in([v.dims[d]])):
-            v = hide(v, axis)
+        v = whole_along(v, [d])
     kept = [axis for _, cut in v.dims[d] for axis in cut if axis not in axes]
     count = math.prod(axis.size for axis in (*kept, *axes))
     want = tidy_dim([(local_size(v.dims[d]) * count, (*kept, *axes))])
-    v = read_as(v, (*v.dims[:d], want, *v.dims[d + 1 :]))
+    v = read_as(v, with_dim(v.dims, d, want))
     rest = tidy_dim([(whole_size(want), tuple(kept))])
-    return v.having(v.scaled, dims=(*v.dims[:d], rest, *v.dims[d + 1 :]))
-
-
-def stacked(v: Value, d: int, axes: Sequence[Axis], op: Collective) -> Value:
-    """Gather the parts along a new dimension `d`."""
-    count = math.prod(axis.size for axis in op.axes)
-    shape = [*v.local[:d], 1, *v.local[d:]]
-    dims = (*v.dims[:d], (), *v.dims[d:])
-    lead = len(v.hidden)
-    sizes = (*v.term.shape[: lead + d], 1, *v.term.shape[lead + d :])
-    v = v.having(T.reshape(v.scaled, sizes), dims=dims)
-    assert list(v.local) == shape
-    return gathered(v, d, axes) if count > 1 else v
+    return v.having(v.scaled, dims=with_dim(v.dims, d, rest))
 
 
 def _scatter(w: Notes, op: Collective, v: Value, axes: Sequence[Axis]) -> Value:
@@ -182,14 +174,7 @@ def _scatter(w: Notes, op: Collective, v: Value, axes: Sequence[Axis]) -> Value:
     d, tiled = op.params["dimension"], op.params["tiled"]
     v = _psum(w, op, v, axes)
     v = dealt(v, d, axes)
-    if tiled:
-        return v
-    for axis in sorted(axes_in([v.dims[d]])):
-        v = hide(v, axis)
-    lead = len(v.hidden)
-    sizes = (*v.term.shape[: lead + d], *v.term.shape[lead + d + 1 :])
-    dims = (*v.dims[:d], *v.dims[d + 1 :])
-    return v.having(T.reshape(v.scaled, sizes), dims=dims)
+    return v if tiled else thinned(v, [d])
 
 
 def dealt(v: Value, d: int, axes: Sequence[Axis]) -> Value:
@@ -197,11 +182,10 @@ def dealt(v: Value, d: int, axes: Sequence[Axis]) -> Value:
     if frozenset(axes) & (v.axes | v.debts):
         raise Unknown("a part is taken of a value that already differs along the axis")
     if len(v.dims[d]) > 1:
-        for axis in sorted(axes_in([v.dims[d]])):
-            v = hide(v, axis)
+        v = whole_along(v, [d])
     current = tuple(axis for _, cut in v.dims[d] for axis in cut)
     dim = tidy_dim([(whole_size(v.dims[d]), (*current, *axes))])
-    return v.having(v.scaled, dims=(*v.dims[:d], dim, *v.dims[d + 1 :]))
+    return v.having(v.scaled, dims=with_dim(v.dims, d, dim))
 
 
 def _all_to_all(w: Notes, op: Collective, v: Value, axes: Sequence[Axis]) -> Value:

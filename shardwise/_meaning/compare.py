@@ -16,7 +16,7 @@ from typing import Any
 from .._mesh import Axis
 from .._program import Leaf, Op, Var, primitives
 from . import term as T
-from .control import result_of_turn
+from .loops import result_of_turn
 from .notes import Mistake, Notes, Step
 from .term import LINEAR, Coef, Scaled, Term
 from .value import Value

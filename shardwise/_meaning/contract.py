@@ -16,7 +16,7 @@ from .._program import Leaf
 from . import finite
 from . import term as T
 from .algebra import ANY, ORDER, RING
-from .align import align, whole_along
+from .align import align
 from .elementwise import (
     check_product,
     only_sums,
@@ -29,13 +29,14 @@ from .value import (
     Unknown,
     Value,
     axes_in,
-    hidden_sizes,
     hide,
     local_size,
     narrowed,
     read_as,
     uncut,
-    whole_size,
+    whole_along,
+    whole_shape,
+    with_dim,
     with_hidden,
 )
 
@@ -75,7 +76,7 @@ def other_reductions(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     lead = len(v.hidden)
     if op.name.startswith("reduce"):
         return [v.having(T.reduce(op.name[7:], v.scaled, shifted(along, lead)), dims=dims)]
-    shape = (*hidden_sizes(v.hidden), *map(whole_size, dims))
+    shape = whole_shape(dims, v.hidden)
     # A positive factor does not change the position of the largest element.
     kid = (1, v.term) if v.coef > 0 else v.scaled
     return [v.having(T.function(op.name, shifted(along, lead), [kid], shape), dims=dims)]
@@ -110,7 +111,7 @@ def transforms(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     v = whole_along(ins[0], along)
     only_sums("a Fourier transform", v)
     dims = (*v.dims[: along.start], *(uncut(op.outs[0].shape[d]) for d in along))
-    shape = (*hidden_sizes(v.hidden), *map(whole_size, dims))
+    shape = whole_shape(dims, v.hidden)
     params = (op.params["fft_type"].name, tuple(lengths))
     return [v.having(T.linear("fft", params, v.scaled, shape), dims=dims)]
 
@@ -143,8 +144,8 @@ def largest(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     last = op.params.get("reduction_dimension", -1)
     d = op.params.get("axis", last) % len(ins[0].dims)
     v = whole_along(ins[0], [d])
-    dims = (*v.dims[:d], uncut(op.outs[0].shape[d]), *v.dims[d + 1 :])
-    shape = (*hidden_sizes(v.hidden), *map(whole_size, dims))
+    dims = with_dim(v.dims, d, uncut(op.outs[0].shape[d]))
+    shape = whole_shape(dims, v.hidden)
     options = {key: value for key, value in op.params.items() if key not in DIMENSIONS}
     params = (frozen(options), d + len(v.hidden))
     return [
@@ -167,7 +168,7 @@ def dots(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     dims = (*(x.dims[d] for d in bx), *(x.dims[d] for d in fx), *(y.dims[d] for d in fy))
     over = axes_in(x.dims[d] for d in cx)
     lead = len(hidden)
-    shape = (*hidden_sizes(hidden), *map(whole_size, dims))
+    shape = whole_shape(dims, hidden)
     numbers = (
         (shifted(cx, lead), shifted(cy, lead)),
         (
@@ -203,9 +204,9 @@ def meet(w: Notes, x: Value, y: Value, pairs: list[tuple[int, int]]) -> tuple[Va
             continue
         options = []
         if _may_read(x, i, y.dims[j]):
-            options.append((read_as(x, (*x.dims[:i], y.dims[j], *x.dims[i + 1 :])), y))
+            options.append((read_as(x, with_dim(x.dims, i, y.dims[j])), y))
         if _may_read(y, j, x.dims[i]):
-            options.append((x, read_as(y, (*y.dims[:j], x.dims[i], *y.dims[j + 1 :]))))
+            options.append((x, read_as(y, with_dim(y.dims, j, x.dims[i]))))
         # Once an axis is hidden, reading it as a cut only helps if the reference has both terms.
         hidden = {*x.hidden, *y.hidden} & axes_in([x.dims[i], y.dims[j]])
         if hidden:

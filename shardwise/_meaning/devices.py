@@ -23,25 +23,30 @@ from .._mesh import Axis
 from .._program import AxisIndex, Body, Collective, Cond, Join, Leaf, Op, Scan, Split, While, walk
 from . import term as T
 from .algebra import MOVES
-from .align import align, whole_along
-from .arrange import thickened
+from .align import align
 from .bits import dtype_of
+from .branches import chosen
 from .collectives import NEEDS, join
-from .control import chosen, loop
 from .elementwise import sums
-from .pieces import take
+from .indexing import Push
+from .loops import by_symbols, no_iterations, read_loop
+from .notes import Loop
 from .rules import admit
 from .value import (
     Unknown,
     Value,
     axes_in,
-    hidden_sizes,
     hide,
     local_size,
+    thickened,
+    thinned,
     tidy_dim,
     uncut,
     whole,
+    whole_along,
+    whole_shape,
     whole_size,
+    with_dim,
 )
 from .walk import Walk
 
@@ -72,7 +77,9 @@ class DeviceWalk(Walk):
     ):
         super().__init__(reference)
         self.axis, self.entirely = axis, entirely
-        self.in_turns = self.turn_by_turn = in_turns
+        self.push = Push()
+        self.in_turns = in_turns
+        self.strategies = (no_iterations, DeviceWalk.by_iteration, DeviceWalk.unrolled)
 
     @property
     def size(self) -> int:
@@ -102,11 +109,7 @@ class DeviceWalk(Walk):
                 ins = [self.parts(v) for v in ins]
             alike = not any(isinstance(v, Many) for v in ins) and not self.asked_in(op)
             if isinstance(op, Scan):
-                if self.in_turns and op.length > self.size:  # one round of a ring is unrolled
-                    ins = self.begun(op, ins)
-                apart = any(isinstance(v, Many) for v in ins[op.consts :])
-                as_loop = self.in_turns and op.length > 1 and not apart
-                return loop(self, op, ins) if as_loop else self.unrolled(op, ins)
+                return read_loop(self, op, ins)
             if isinstance(op, Split) and alike and self.entirely:
                 return [self.parts(v) for v in super().apply(op, ins)]
             return super().apply(op, ins) if alike else self.apart_each(op, ins)
@@ -143,13 +146,28 @@ class DeviceWalk(Walk):
 
     def at(self, v: Value | Many, k: int) -> Value:
         """Return the value of device `k`."""
-        return v.values[k] if isinstance(v, Many) else part(v, self.axis, k)
+        return v.values[k] if isinstance(v, Many) else self.part(v, k)
+
+    def part(self, v: Value, k: int) -> Value:
+        """Return device `k`'s part of a value that describes all devices."""
+        axis = self.axis
+        if axis is None or axis not in v.axes | v.debts:
+            return v
+        if axis in v.debts:
+            raise Unknown("a share of a sum meets values that differ between devices", v.debts)
+        for d, dim in enumerate(v.dims):
+            if len(dim) == 1 and dim[0][1] == (axis,):
+                size = dim[0][0] // axis.size
+                return taken(v.having(v.scaled, dims=_uncut(v, d)), d, k * size, size)
+        v = hide(v, axis)
+        hidden = tuple(a for a in v.hidden if a != axis)
+        return v.having(self.push.element(v.scaled, v.hidden.index(axis), k), hidden=hidden)
 
     def parts(self, v: Value | Many) -> Value | Many:
         """Return the value of each device, where it can be derived."""
         if isinstance(v, Many) or self.axis in v.debts or self.axis not in v.axes:
             return v
-        return self.merged([part(v, self.axis, k) for k in range(self.size)])
+        return self.merged([self.part(v, k) for k in range(self.size)])
 
     def merged(self, values: list[Value]) -> Value | Many:
         """Return one value if all devices have the same, else a `Many`."""
@@ -171,23 +189,29 @@ class DeviceWalk(Walk):
             for column in zip(*rows, strict=True)
         ]
 
-    def unrolled(self, op: Scan, ins: list[Any]) -> list[Any]:
-        consts, carry, xs = (
-            ins[: op.consts],
-            ins[op.consts : op.consts + op.carry],
-            ins[op.consts + op.carry :],
-        )
+    def by_iteration(self, loop: Loop) -> list[Value] | None:
+        """Walk one iteration on each device, if requested and the carry is one value."""
+        if not self.in_turns or loop.op.length <= 1:
+            return None
+        if loop.op.length > self.size:  # one round of a ring is unrolled
+            likes = [v for v in loop.carry if isinstance(v, Value)]
+            carry = [self.as_one(v, likes) for v in loop.carry]
+            loop = dataclasses.replace(loop, carry=carry)
+        apart = any(isinstance(v, Many) for v in (*loop.carry, *loop.xs))
+        return self.unrolled(loop) if apart else by_symbols(self, loop)
+
+    def unrolled(self, loop: Loop) -> list[Any]:
+        """Walk all iterations."""
+        op, carry = loop.op, loop.carry
         if op.length * max(1, len(op.body.ops)) > STEPS // 8:
             raise TooLong
-        if not op.length and len(op.outs) == op.carry:
-            return carry
         if not op.length:
             raise Unknown("a loop of no steps")
         stacked: list[list[Any]] = []
         for i in range(op.length):
             at = op.length - 1 - i if op.reverse else i
-            slices = [self.step(x, at) for x in xs]
-            outs = self.run(op.body, [*consts, *carry, *slices])
+            slices = [self.step(x, at) for x in loop.xs]
+            outs = self.run(op.body, [*loop.consts, *carry, *slices])
             carry = outs[: op.carry]
             stacked.append(outs[op.carry :])
         if op.reverse:
@@ -210,28 +234,20 @@ class DeviceWalk(Walk):
                 result = concatenated(self, v.values, d)
                 cut = tidy_dim([(whole_size(result.dims[d]), like.dims[d][0][1])])
                 if local_size(cut) == like.local[d]:
-                    return result.having(
-                        result.scaled, dims=(*result.dims[:d], cut, *result.dims[d + 1 :])
-                    )
+                    return result.having(result.scaled, dims=with_dim(result.dims, d, cut))
         raise Unknown("a loop gives values that differ between devices in another way than before")
 
-    def begun(self, op: Scan, ins: list[Any]) -> list[Any]:
-        """Return a loop's operands, with initial carries as one value where possible."""
-        first, last = op.consts, op.consts + op.carry
-        likes = [v for v in ins[first:last] if isinstance(v, Value)]
-
-        def one(v: Any) -> Any:
-            try:
-                return self.together(v, likes) if isinstance(v, Many) else v
-            except Unknown:
-                return v
-
-        return [*ins[:first], *map(one, ins[first:last]), *ins[last:]]
+    def as_one(self, v: Value | Many, likes: Sequence[Value]) -> Value | Many:
+        """Return the initial carry of a loop as one value where possible."""
+        try:
+            return self.together(v, likes) if isinstance(v, Many) else v
+        except Unknown:
+            return v
 
     def step(self, x: Any, i: int) -> Any:
         """Return element `i` of a value that a loop scans over."""
         if isinstance(x, Value) and self.axis in axes_in(x.dims[:1]):
-            x = Many(tuple(part(x, self.axis, k) for k in range(self.size)))
+            x = Many(tuple(self.part(x, k) for k in range(self.size)))
         if isinstance(x, Many):
             return self.merged([element(v, i) for v in x.values])
         return element(x, i)
@@ -327,40 +343,21 @@ def nothing(v: Value) -> Value:
     return v.having(T.zero(v.term.shape), owed=frozenset())
 
 
-def part(v: Value, axis: Axis | None, k: int) -> Value:
-    """Return device `k`'s part of a value that describes all devices."""
-    if axis is None or axis not in v.axes | v.debts:
-        return v
-    if axis in v.debts:
-        raise Unknown("a share of a sum meets values that differ between devices", v.debts)
-    for d, dim in enumerate(v.dims):
-        if len(dim) == 1 and dim[0][1] == (axis,):
-            size = dim[0][0] // axis.size
-            return taken(v.having(v.scaled, dims=_uncut(v, d)), d, k * size, size)
-    v = hide(v, axis)
-    hidden_dim = v.hidden.index(axis)
-    hidden = tuple(a for a in v.hidden if a != axis)
-    return v.having(take(v.scaled, hidden_dim, k), hidden=hidden)
-
-
 def _uncut(v: Value, d: int):
-    return (*v.dims[:d], uncut(whole_size(v.dims[d])), *v.dims[d + 1 :])
+    return with_dim(v.dims, d, uncut(whole_size(v.dims[d])))
 
 
 def taken(v: Value, d: int, start: int, size: int) -> Value:
     """Return a slice along a dimension that is not split."""
     if axes_in([v.dims[d]]):
         raise Unknown("a slice of a dimension that is split over another axis")
-    dims = (*v.dims[:d], uncut(size), *v.dims[d + 1 :])
+    dims = with_dim(v.dims, d, uncut(size))
     return v.having(T.cut(v.scaled, d + len(v.hidden), start, size), dims=dims)
 
 
 def element(x: Value, i: int) -> Value:
     """Return element `i` along the first dimension."""
-    row = taken(x, 0, i, 1)
-    lead = len(row.hidden)
-    shape = (*row.term.shape[:lead], *row.term.shape[lead + 1 :])
-    return row.having(T.reshape(row.scaled, shape), dims=row.dims[1:])
+    return thinned(taken(x, 0, i, 1), [0])
 
 
 def stack(w: Walk, values: Sequence[Value]) -> Value:
@@ -376,8 +373,8 @@ def concatenated(w: Walk, values: Sequence[Value], d: int) -> Value:
     values = align([whole_along(v, [d]) for v in values], w.known)
     first = values[0]
     size = sum(whole_size(v.dims[d]) for v in values)
-    dims = (*first.dims[:d], tidy_dim([(size, ())]), *first.dims[d + 1 :])
-    shape = (*hidden_sizes(first.hidden), *map(whole_size, dims))
+    dims = with_dim(first.dims, d, tidy_dim([(size, ())]))
+    shape = whole_shape(dims, first.hidden)
     result = T.concatenate([v.scaled for v in values], d + len(first.hidden), shape)
     return first.having(result, dims=dims)
 

@@ -74,8 +74,8 @@ def quotient_of(over: Factors, under: Factors, shape: Shape) -> Term:
 def ordered(params: tuple, x: Scaled, y: Scaled, shape: Shape) -> Scaled:
     """Return a contraction with its operands in a fixed order and without transposes inside."""
     (cx, cy), (bx, by) = params
-    x, cx, bx, fx = _upright(x, cx, bx)
-    y, cy, by, fy = _upright(y, cy, by)
+    x, cx, bx, fx = upright(x, cx, bx)
+    y, cy, by, fy = upright(y, cy, by)
     lead = len(bx)
     # The origin of each dimension of the result: a batch, or free in x or in y.
     names = [*(("b", i) for i in range(lead)), *(("x", e) for e in fx), *(("y", e) for e in fy)]
@@ -102,16 +102,11 @@ def ordered(params: tuple, x: Scaled, y: Scaled, shape: Shape) -> Scaled:
     return T.transpose(contraction(numbers, x, y, tuple(transposed)), order)
 
 
-def _upright(x: Scaled, c: Sequence[int], b: Sequence[int]):
-    """Return an operand before it was transposed, with the numbers of its dimensions."""
+def upright(x: Scaled, summed: Sequence[int], batch: Sequence[int]):
+    """Return an operand before it was transposed: its summed, batch and free dimensions."""
     coef, t = x
-    free = [e for e in range(len(t.shape)) if e not in c and e not in b]
+    free = [e for e in range(len(t.shape)) if e not in summed and e not in batch]
     if t.op != "transpose":
-        return x, c, b, free
-    at = t.params
-    return (
-        (T.tidy(coef * t.kids[0][0]), t.kids[0][1]),
-        tuple(at[e] for e in c),
-        tuple(at[e] for e in b),
-        [at[e] for e in free],
-    )
+        return x, summed, batch, free
+    rows = (tuple(t.params[e] for e in row) for row in (summed, batch))
+    return T.times(coef, t.kids[0]), *rows, [t.params[e] for e in free]

@@ -8,7 +8,9 @@ loop. The factor can be moved out of the loop if every step is linear in the gra
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from fractions import Fraction
 
+from . import term as T
 from .term import Coef, Scaled, Term, of
 
 ZERO = -1
@@ -19,7 +21,26 @@ class Mixed(Exception):
     """The term is not homogeneous in the symbols."""
 
 
-def lead(
+def hoisted(
+    starts: Sequence[Scaled], symbols: Sequence[Term], outs: Sequence[Scaled], length: int
+) -> tuple[list[Scaled], list[Coef]]:
+    """Move a factor out of a loop, from the initial carry to the results.
+
+    `symbols` stand for the carried values, and `outs` are the results of one iteration. Return the
+    initial carry without the factor, and the factors of the results.
+    """
+    coef, carriers = _lead(starts, symbols, outs[: len(starts)])
+    degrees = [_degree(out, carriers) for out in outs]
+    if not length or None in degrees:
+        return [*starts], [1 for _ in outs]
+    reduced = [
+        (T.over(c, coef) if symbol in carriers else c, t)
+        for (c, t), symbol in zip(starts, symbols, strict=True)
+    ]
+    return reduced, [T.tidy(Fraction(coef) ** max(d or 0, 0)) for d in degrees]
+
+
+def _lead(
     starts: Sequence[Scaled], symbols: Sequence[Term], carried: Sequence[Scaled]
 ) -> tuple[Coef, frozenset[Term]]:
     """Return the factor that can be moved out of a loop, and the symbols that carry it."""
@@ -36,12 +57,6 @@ def lead(
         carriers = kept
     coefs = [c for (c, _), symbol in zip(starts, symbols, strict=True) if symbol in carriers and c]
     return (coefs[0], carriers) if coefs else (1, frozenset())
-
-
-def degree(x: Scaled, symbols: frozenset[Term]) -> int | None:
-    """Return the degree of a term in symbols, or None if it is not homogeneous in them."""
-    result = _degree(x, symbols)
-    return 0 if result == ZERO else result
 
 
 def _degree(x: Scaled, symbols: frozenset[Term]) -> int | None:

@@ -20,19 +20,20 @@ from .._program import Atom, Body, Leaf, Lit, Scan, Var
 from .._program.primitives import ADDITIONS
 from . import term as T
 from .align import reshaped
-from .notes import Notes
+from .notes import Loop, Notes
 from .rules import RULES
 from .value import (
     Unknown,
     Value,
-    axes_in,
     hidden_sizes,
     hide,
     narrowed,
     owing,
+    thinned,
     tidy_dim,
     uncut,
     whole,
+    whole_along,
 )
 
 
@@ -55,52 +56,28 @@ Carried = Added | Counted | None
 """How a step changes a carried value; None if it does not."""
 
 
-def all_at_once(w: Notes, op: Scan, ins: list[Value]) -> list[Value] | None:
+def all_at_once(w: Notes, loop: Loop) -> list[Value] | None:
     """Return the results of a loop with independent steps, or None if they may not be."""
-    first, second = op.consts, op.consts + op.carry
-    consts, carry, xs = ins[:first], ins[first:second], ins[second:]
-    if op.length == 1:
-        return _once(w, op, consts, carry, xs)
-    changes = None if w.turn_by_turn else carried(op)
+    op = loop.op
+    changes = carried(op)
     if changes is None or op.length < 1:
         return None
     steps = Axis(f"the steps of loop {w.depth}", op.length)
     trial = w.anew()
     try:
-        parts = [_dealt(trial, x, steps) for x in xs]
-        starts = [_given(v, change, steps) for v, change in zip(carry, changes, strict=True)]
+        parts = [_dealt(trial, x, steps) for x in loop.xs]
+        starts = [_given(v, change, steps) for v, change in zip(loop.carry, changes, strict=True)]
         body, outs = _adding(op, changes)
-        values = trial.run(body, [*consts, *starts, *parts])
-    except Unknown:
-        return None
-    if trial.mistakes:  # a non-linear operation on a step's own rows
-        return None
-    try:
+        values = trial.run(body, [*loop.consts, *starts, *parts])
+        if trial.mistakes:  # a non-linear operation on a step's own rows
+            return None
         added = [_total(v, steps) for v in values[:outs]]
         stacked = [_stacked(v, steps) for v in values[outs:]]
-        results = _ends(trial, changes, carry, added, op)
+        results = _ends(trial, changes, loop.carry, added, op)
     except Unknown:
         return None
     w.take_over(trial, steps)
     return [*results, *stacked]
-
-
-def _once(
-    w: Notes, op: Scan, consts: list[Value], carry: list[Value], xs: list[Value]
-) -> list[Value]:
-    """Return the results of a loop of one step: those of its body."""
-    parts = [_squeezed(w, x) for x in xs]
-    outs = w.run(op.body, [*consts, *carry, *parts])
-    return [
-        *outs[: op.carry],
-        *(
-            v.having(
-                T.reshape(v.scaled, (*v.term.shape[: len(v.hidden)], 1, *v.shape)),
-                dims=((), *v.dims),
-            )
-            for v in outs[op.carry :]
-        ),
-    ]
 
 
 def carried(op: Scan) -> list[Carried] | None:
@@ -162,7 +139,7 @@ def _given(v: Value, how: Carried, steps: Axis) -> Value:
     return Value(*T.add([(T.tidy(grid[0] * how.by), grid[1]), start], (steps.size,)), (), (steps,))
 
 
-def _squeezed(w: Notes, x: Value) -> Value:
+def dropped(w: Notes, x: Value) -> Value:
     """Remove the first dimension, of which a step has one element.
 
     The cut along it moves to another dimension if the reference has the resulting term: rows of
@@ -174,10 +151,7 @@ def _squeezed(w: Notes, x: Value) -> Value:
             return rows
     if options and w.reference is None:
         return options[0]
-    for axis in sorted(axes_in([x.dims[0]])):
-        x = hide(x, axis)
-    shape = (*x.term.shape[: len(x.hidden)], *x.shape[1:])
-    return x.having(T.reshape(x.scaled, shape), dims=x.dims[1:])
+    return thinned(x, [0])
 
 
 def _merged(w: Notes, x: Value) -> Iterator[Value]:
@@ -203,14 +177,13 @@ def _dealt(w: Notes, x: Value, steps: Axis) -> Value:
         return x.having((x.coef, T.strip(x.term, {len(x.hidden)})), dims=x.dims[1:])
     long = [i for i, (size, axes) in enumerate(x.dims[0]) if size != math.prod(hidden_sizes(axes))]
     if len(long) > 1:
-        for axis in sorted(axes_in([x.dims[0]])):
-            x = hide(x, axis)
+        x = whole_along(x, [0])
         long = [0]
     dim = [
         (size, (*axes, steps) if i in long else axes) for i, (size, axes) in enumerate(x.dims[0])
     ]
     x = x.having(x.scaled, dims=(tidy_dim(dim), *x.dims[1:]))
-    return _squeezed(w, x)
+    return dropped(w, x)
 
 
 def _total(v: Value, steps: Axis) -> Value:

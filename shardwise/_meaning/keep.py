@@ -15,6 +15,7 @@ import numpy as np
 
 from .._program import Body, Op, Scan, walk
 from . import term as T
+from .loops import by_symbols, no_iterations, one_iteration
 from .value import Unknown, Value, whole
 from .walk import Walk, literal
 
@@ -73,7 +74,7 @@ def _constant(index: int, value: Any) -> Value:
 
 
 class _Keeping(Walk):
-    turn_by_turn = True
+    strategies = (no_iterations, one_iteration, by_symbols)
 
     def __init__(self, names: Names):
         super().__init__()

@@ -18,8 +18,6 @@ from .._mesh import Axis
 from .._program import Leaf
 from . import term as T
 from .algebra import ANY, MOVES, RING
-from .align import whole_along
-from .arrange import thickened
 from .contract import meet
 from .elementwise import debts_of, only_sums, refuse_debts, share_words, sums
 from .masked import added_up
@@ -34,8 +32,11 @@ from .value import (
     hide,
     local_size,
     read_as,
+    thickened,
     tidy_dim,
     uncut,
+    whole_along,
+    whole_shape,
     whole_size,
     with_hidden,
 )
@@ -88,7 +89,7 @@ def gathers(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     rows = iter(index.dims[:-1])
     rank = len(op.outs[0].shape)
     dims = tuple(next(windows) if d in numbers.offset_dims else next(rows) for d in range(rank))
-    shape = (*hidden_sizes(hidden), *map(whole_size, dims))
+    shape = whole_shape(dims, hidden)
     mode, fill = str(op.params["mode"]), op.params.get("fill_value")
     fills = _fills(op, mode, fill)
     if fills and any(kind == "sum" for _, kind in x.owed):
@@ -282,7 +283,7 @@ def _scattered(w: Notes, op: Leaf, x: Value, index: Value, update: Value, adds: 
         x = with_hidden(x, sorted(axes))
     hidden = sorted(axes)
     update, index = with_hidden(update, hidden), with_hidden(index, hidden)
-    shape = (*hidden_sizes(hidden), *map(whole_size, dims))
+    shape = whole_shape(dims, hidden)
     lead = len(hidden)
     alike = [d for d, e in full.items() if lead + e in T.uniform_dims(update.term)]
     if not adds:

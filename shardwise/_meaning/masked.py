@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from fractions import Fraction
 from itertools import combinations
 from typing import Any
@@ -22,8 +23,8 @@ import numpy as np
 
 from . import term as T
 from .evaluate import EACH, FLOATING, TRUTH
-from .term import Scaled, Term
-from .value import Dim, Value, read_as, tidy_dim, uncut, whole_size
+from .term import Scaled, Shape, Term
+from .value import Dim, Value, read_as, tidy_dim, uncut, whole_size, with_dim
 
 Map = tuple[int | None, ...]
 """For each dimension of a term, the dimension of the whole expression that it is."""
@@ -128,13 +129,34 @@ def _tried(
     raise NotLinear
 
 
-def _owns(live: np.ndarray, place: np.ndarray, points: Points, size: int) -> bool:
-    """Return whether each device keeps exactly its own rows, read at their local positions."""
+def _own_rows(
+    mask: Scaled, chosen: int, index: Scaled, shape: Shape, lead: int, windows: Sequence[int], size
+) -> tuple[Term, Map] | None:
+    """Return the index into the whole, if each device keeps exactly its own rows of `size`.
+
+    `mask` selects them from an array of this shape, where it equals `chosen`; they are at the local
+    positions `index`. The first `lead` dimensions are hidden ones, and `windows` are those of a
+    row. Also return the dimensions of the index, as numbered without the windows.
+    """
+    rank, count = len(shape), math.prod(shape[:lead])
+    rows = [p for p in range(rank - lead) if p not in windows]
+    spread: Map = (*range(lead), *(lead + p for p in rows), None)
+    try:
+        points, spots, live, place = _tried(
+            (mask, tuple(range(rank))), (index, spread), count, size, 0 if lead else None
+        )
+    except NotLinear:
+        return None
+    if points.leaf is None or len(points.spots) != 1 or spots != points.spots:
+        return None
+    (spot,) = spots
     local = points.index - points.device * size
-    inside = (local >= 0) & (local < size)
-    return bool(
-        (live == inside).all() and (place[inside.astype(bool)] == local[inside.astype(bool)]).all()
-    )
+    own = ((local >= 0) & (local < size)).astype(bool)
+    if None in spot or not ((live != 0) == (own == bool(chosen))).all():
+        return None
+    if not (place[own] == local[own]).all():
+        return None
+    return points.leaf, tuple(rows.index(p - lead) for p in spot if p is not None)
 
 
 def _choice(t: Term) -> tuple[Scaled, int, Scaled] | None:
@@ -170,9 +192,9 @@ def looked_up(v: Value) -> Value:
     return _looked_up(v, choice) if choice[2][1].op == "gather" else v
 
 
-def _squeezed(v: Value, found: tuple[Scaled, int, Scaled]) -> Value:
+def _squeezed(v: Value, choice: tuple[Scaled, int, Scaled]) -> Value:
     """Resolve a masked lookup whose dimension of size 1 was dropped before the mask."""
-    which, live, (coef, t) = found
+    which, live, (coef, t) = choice
     lookup = t.kids[0][1]
     places = _thin(t, lookup)
     if places is None:
@@ -193,8 +215,8 @@ def _squeezed(v: Value, found: tuple[Scaled, int, Scaled]) -> Value:
     return out.having(T.reshape(out.scaled, shape), dims=v.dims)
 
 
-def _looked_up(v: Value, found: tuple[Scaled, int, Scaled]) -> Value:
-    which, live, (coef, lookup) = found
+def _looked_up(v: Value, choice: tuple[Scaled, int, Scaled]) -> Value:
+    mask, chosen, (coef, lookup) = choice
     numbers, sizes, _, lead = lookup.params
     if len(numbers.start_index_map) != 1 or lead != len(v.hidden):
         return v
@@ -203,43 +225,25 @@ def _looked_up(v: Value, found: tuple[Scaled, int, Scaled]) -> Value:
         return v
     (times, table), index = lookup.kids
     size = table.shape[lead + d]
-    count = v.hidden[0].size if v.hidden else 1
-    rank = len(lookup.shape)
-    rows = [p for p in range(rank - lead) if p not in numbers.offset_dims]
-    try:
-        spread: Map = (*range(lead), *(lead + p for p in rows), None)
-        points, spots, chosen, place = _tried(
-            (which, tuple(range(rank))), (index, spread), count, size, 0 if v.hidden else None
-        )
-    except NotLinear:
-        return v
-    if points.leaf is None or len(points.spots) != 1 or spots != points.spots:
-        return v
-    if not _owns((chosen != 0) if live else (chosen == 0), place, points, size):
-        return v
-    ((spot),) = points.spots
-    if None in spot:
+    own = _own_rows(mask, chosen, index, lookup.shape, lead, numbers.offset_dims, size)
+    if own is None:
         return v
     whole_table = _whole_table(v, table, d)
-    if whole_table is None:
-        return v
-    places = tuple(rows.index(p - lead) for p in spot if p is not None)
-    wide = tuple(whole_table[1].shape[e] if e == d else s for e, s in enumerate(sizes))
-    kids = ((1, whole_table[1]), (1, points.leaf))
-    params = (numbers, tuple(1 if e == d else s for e, s in enumerate(wide)), places)
-    term = T.make("rows", params, kids, lookup.shape[lead:])
+    wide = tuple(1 if e == d else s for e, s in enumerate(sizes))
+    kids = ((1, whole_table[1]), (1, own[0]))
+    term = T.make("rows", (numbers, wide, own[1]), kids, lookup.shape[lead:])
     owed = v.owed | {(axis, "sum") for axis in v.hidden}
     scaled = T.tidy(v.coef * coef * times * whole_table[0]), term
     return v.having(scaled, hidden=(), owed=owed)
 
 
-def _whole_table(v: Value, table: Term, d: int) -> Scaled | None:
+def _whole_table(v: Value, table: Term, d: int) -> Scaled:
     """Return the whole table, given the devices' tables."""
     if not v.hidden:
         return 1, table
     stacked = Value(1, table, tuple(uncut(size) for size in table.shape[1:]), v.hidden)
     rows = tidy_dim([(table.shape[1 + d] * v.hidden[0].size, v.hidden)])
-    return read_as(stacked, (*stacked.dims[:d], rows, *stacked.dims[d + 1 :])).scaled
+    return read_as(stacked, with_dim(stacked.dims, d, rows)).scaled
 
 
 def _inside(t: Term) -> Term:
@@ -263,25 +267,10 @@ def added_up(
         return None
     if numbers.scatter_dims_to_operand_dims[0] not in numbers.inserted_window_dims:
         return None
-    which, live, chosen = choice
-    lead, rank = len(update.hidden), len(update.term.shape)
-    count = math.prod(axis.size for axis in update.hidden)
-    rows = [p for p in range(rank - lead) if p not in numbers.update_window_dims]
-    try:
-        spread: Map = (*range(lead), *(lead + p for p in rows), None)
-        points, spots, mask, place = _tried(
-            (which, tuple(range(rank))), (index, spread), count, size, 0 if lead else None
-        )
-    except NotLinear:
-        return None
-    if points.leaf is None or len(points.spots) != 1 or spots != points.spots:
-        return None
-    (spot,) = points.spots
-    if None in spot or not _owns((mask != 0) if live else (mask == 0), place, points, size):
-        return None
-    coef, t = chosen
-    if lead and 0 not in T.uniform_dims(t):
+    mask, chosen, (coef, t) = choice
+    lead, windows = len(update.hidden), numbers.update_window_dims
+    own = _own_rows(mask, chosen, index, update.term.shape, lead, windows, size)
+    if own is None or (lead and 0 not in T.uniform_dims(t)):
         return None
     inner = T.strip(t, {0}) if lead else t
-    places = tuple(rows.index(p - lead) for p in spot if p is not None)
-    return points.leaf, (T.tidy(coef * update.coef), inner), places
+    return own[0], (T.tidy(coef * update.coef), inner), own[1]

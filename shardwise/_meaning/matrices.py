@@ -9,11 +9,11 @@ from __future__ import annotations
 from .._program import Leaf
 from . import term as T
 from .algebra import ANY
-from .align import align, whole_along
+from .align import align
 from .elementwise import refuse_debts
 from .notes import Notes
 from .rules import frozen, rule
-from .value import Unknown, Value, hidden_sizes, uncut, whole_size
+from .value import Unknown, Value, uncut, whole_along, whole_shape
 
 
 @rule("cholesky", "lu", "qr", "triangular_solve", "householder_product", needs=ANY)
@@ -39,7 +39,7 @@ def _batched(w: Notes, op: Leaf, ins: list[Value], batch: int) -> list[Value]:
     results = []
     for index, var in enumerate(op.outs):
         dims = (*front, *(uncut(size) for size in var.shape[batch:]))
-        shape = (*hidden_sizes(hidden), *map(whole_size, dims))
+        shape = whole_shape(dims, hidden)
         scaled = T.function(op.name, (params, index), kids, shape)
         results.append(Value(*scaled, dims, hidden))
     return results

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from .._mesh import Axis
-from .._program import Body, Join, Op, Var, Where
+from .._program import Body, Join, Op, Scan, Var, Where
 from . import term as T
 from .term import Coef, Scaled, Shape, Term
 from .value import Value
@@ -67,11 +68,31 @@ class Step:
     """The coefficient of the term at that point."""
 
 
+@dataclasses.dataclass(frozen=True)
+class Loop:
+    """A loop of known length, with the meanings of its operands."""
+
+    op: Scan
+    consts: list[Any]
+    carry: list[Any]
+    xs: list[Any]
+
+    @classmethod
+    def of(cls, op: Scan, ins: Sequence[Any]) -> Loop:
+        """Divide the operands of a loop."""
+        first, second = op.consts, op.consts + op.carry
+        return cls(op, [*ins[:first]], [*ins[first:second]], [*ins[second:]])
+
+
+Strategy = Callable[[Any, Loop], list[Any] | None]
+"""A way to read a loop in a walk: its results, or None if another strategy has to."""
+
+
 class Notes(abc.ABC):
     """The state of one walk over one program, as the rules use it."""
 
-    turn_by_turn = False
-    """Whether to read loops iteration by iteration, even where all could be read at once."""
+    strategies: Sequence[Strategy]
+    """The ways to read a loop, in the order in which they are tried."""
 
     def __init__(self, reference: Notes | None = None, outer: Notes | None = None):
         self.reference, self.outer = reference, outer

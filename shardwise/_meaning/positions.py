@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from . import term as T
 from .term import Coef, Term
-from .value import Value, hidden_sizes, read_as, tidy_dim, whole_size
+from .value import Value, read_as, tidy_dim, whole_shape, whole_size
 
 
 def as_positions(v: Value) -> Value:
@@ -49,7 +49,7 @@ def _merged(v: Value, axis, d: int, step: Coef, parts: set[Term]) -> Value:
     rest = [(coef, t) for coef, t in v.term.kids if t not in parts]
     others = [read_as(v.having(kid), dims) for kid in rest]
     hidden = tuple(a for a in v.hidden if a != axis)
-    shape = (*hidden_sizes(hidden), *map(whole_size, dims))
+    shape = whole_shape(dims, hidden)
     position = T.iota(shape, len(hidden) + d)
     whole = T.add([(step * position[0], position[1]), *(value.scaled for value in others)], shape)
     return v.having((T.tidy(v.coef * whole[0]), whole[1]), dims=dims, hidden=hidden)

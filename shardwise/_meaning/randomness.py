@@ -16,11 +16,10 @@ from .. import _jax
 from .._program import Leaf, Var
 from . import term as T
 from .algebra import ANY
-from .align import whole_along
 from .elementwise import pointwise, refuse_debts
 from .notes import Notes
 from .rules import frozen, rule
-from .value import Unknown, Value, hidden_sizes, uncut, whole_size
+from .value import Unknown, Value, uncut, whole_along, whole_shape
 
 AT_ONCE: dict[str, frozenset[str]] = {
     "threefry2x32": frozenset(),
@@ -50,7 +49,7 @@ def draws(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     (v,) = ins
     extra = op.outs[0].shape[len(v.dims) :]
     dims = (*v.dims, *map(uncut, extra))
-    shape = (*hidden_sizes(v.hidden), *map(whole_size, dims))
+    shape = whole_shape(dims, v.hidden)
     params = (frozen(op.params), len(extra))
     return [v.having(T.function(op.name, params, [v.scaled], shape), dims=dims)]
 
@@ -62,7 +61,7 @@ def wraps(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     count = len(op.outs[0].shape)
     v = whole_along(ins[0], range(count, len(ins[0].dims)))
     dims = v.dims[:count]
-    shape = (*hidden_sizes(v.hidden), *map(whole_size, dims))
+    shape = whole_shape(dims, v.hidden)
     return [v.having(T.function(op.name, frozen(op.params), [v.scaled], shape), dims=dims)]
 
 

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from .._mesh import Axis
 from . import term as T
 from .collectives import dealt
-from .control import free_in
 from .keep import Kept
+from .loops import free_in
 from .value import Unknown, Value, read_as
 
 Seen = dict[T.Term, bool]

@@ -17,7 +17,7 @@ from .algebra import INTEGER, NARROW, Algebra, kind_of
 from .bits import dtype_of, held, may_have_wrapped, widens
 from .notes import Notes
 from .term import Scaled, Shape
-from .value import Dims, Unknown, Value, hidden_sizes, whole_size
+from .value import Dims, Unknown, Value, whole_shape
 
 Read = Callable[[Notes, Leaf, list[Value]], list[Value]]
 
@@ -96,7 +96,7 @@ def structural(
     v: Value, name: str, params: Any, dims: Dims, *, term: Scaled | None = None
 ) -> Value:
     """Rearrange one operand linearly: coefficient, debts and hidden axes are unchanged."""
-    shape = (*hidden_sizes(v.hidden), *map(whole_size, dims))
+    shape = whole_shape(dims, v.hidden)
     result = term if term is not None else T.linear(name, params, v.scaled, shape)
     return v.having(result, dims=dims)
 

@@ -23,13 +23,14 @@ import numpy as np
 
 from . import finite
 from . import term as T
-from .blocks import Cutter, Seams
+from .blocks import Seams
 from .compare import below
 from .elementwise import choose
 from .evaluate import LARGE, numbers
 from .factors import Factors, factors, largest, moved, ordered, positive, quotient_of, same_along
 from .finite import contraction
-from .term import BY_ELEMENT, Scaled, Shape, Term
+from .indexing import ELEMENTWISE, FORMS, Part, Push, rebuilt
+from .term import Scaled, Shape, Term
 from .value import Value
 
 QUESTIONS = {"is_nan", "is_finite"}
@@ -40,7 +41,7 @@ class Normal:
     """The normal form of terms, computed once for each."""
 
     def __init__(self, seams: Seams):
-        self.seams, self.cut = seams, Cutter()
+        self.seams, self.push = seams, Push()
         self.known: dict[Term, Scaled] = {}
         self.masks: dict[Term, np.ndarray] = {}
         self.finite_in: dict[Term, bool | np.ndarray | None] = {}
@@ -57,7 +58,7 @@ class Normal:
     def block(self, x: Scaled, place: Sequence[tuple[int, int]]) -> Scaled:
         """Return a block of a term, given by its start and size along every dimension."""
         for d, (start, size) in enumerate(place):
-            x = self.cut(x, d, start, size)
+            x = self.push(x, d, Part(start, size))
         return self(x)
 
     def _made(self, t: Term) -> Scaled:
@@ -77,27 +78,19 @@ class Normal:
                 return self.contracted(t)
             case "select":
                 return self.chosen(t)
-            case "bcast":
-                return T.bcast(self(t.kids[0]), t.shape, t.params)
-            case "reshape":
-                return T.reshape(self(t.kids[0]), t.shape)
             case "transpose":
                 return self.turned(self(t.kids[0]), t.params)
-            case "concatenate":
-                return T.concatenate([self(kid) for kid in t.kids], t.params, t.shape)
             case "slice":
                 return self.part(t)
-            case "reduce_max" | "reduce_min":
-                return T.reduce(t.op[7:], self(t.kids[0]), t.params)
-        if t.op in BY_ELEMENT and t.op not in QUESTIONS:
-            return self.by_element(t, [self(kid) for kid in t.kids], t.shape)
-        return 1, t
+        if t.op not in FORMS or t.op in QUESTIONS:
+            return 1, t
+        return rebuilt(t, [self(kid) for kid in t.kids])
 
     def part(self, t: Term) -> Scaled:
         """Normalize a slice by moving it down to the arguments."""
         d, start, stride = t.params
         if stride == 1:
-            coef, inner = self.cut(t.kids[0], d, start, t.shape[d])
+            coef, inner = self.push(t.kids[0], d, Part(start, t.shape[d]))
             if inner is not t:
                 return self((coef, inner))
         return T.cut(self(t.kids[0]), d, start, t.shape[d], stride)
@@ -105,27 +98,11 @@ class Normal:
     def turned(self, x: Scaled, order: Sequence[int]) -> Scaled:
         """Transpose a term by transposing the operands of sums, products and functions."""
         coef, t = x
-        shape = tuple(t.shape[d] for d in order)
         alike = all(kid.shape == t.shape for _, kid in t.kids)
-        if t.op not in BY_ELEMENT | {"sum", "product"} or not alike or not coef:
+        if t.op not in ELEMENTWISE or not alike or not coef:
             return T.transpose(x, order)
         kids = [self.turned(kid, order) for kid in t.kids]
-        if t.op == "sum":
-            result = finite.add(kids, shape)
-        elif t.op == "product":
-            result = finite.multiply(
-                [k for k, n in zip(kids, t.params, strict=True) for _ in range(n)], shape
-            )
-        elif t.op == "reciprocal":
-            result = T.reciprocal(kids[0])
-        else:
-            result = self.by_element(t, kids, shape)
-        return T.tidy(coef * result[0]), result[1]
-
-    def by_element(self, t: Term, kids: list[Scaled], shape: Shape) -> Scaled:
-        if T.of(t.op).commutes:
-            kids.sort(key=lambda kid: (kid[1].number, kid[0]))
-        return T.elementwise(t.op, t.params, kids, shape)
+        return T.times(coef, rebuilt(t, kids, tuple(t.shape[d] for d in order)))
 
     # --- products
 
@@ -288,7 +265,7 @@ class Normal:
         for d in along:
             pieces = self.seams.pieces([(kid[1], d)], kid[1].shape[d])
             if len(pieces) > 1:
-                cut = [T.reduce("sum", self.cut(kid, d, *piece), along) for piece in pieces]
+                cut = [T.reduce("sum", self.push(kid, d, Part(*piece)), along) for piece in pieces]
                 return self.sum(map(self, cut), t.shape)
         coef, x = self(kid)
         over, under = factors(x)
@@ -306,8 +283,8 @@ class Normal:
             pieces = self.seams.pieces([(x[1], i), (y[1], j)], x[1].shape[i])
             if len(pieces) > 1:
                 cut = [
-                    contraction(t.params, self.cut(x, i, *p), self.cut(y, j, *p), t.shape)
-                    for p in pieces
+                    contraction(t.params, self.push(x, i, p), self.push(y, j, p), t.shape)
+                    for p in (Part(*piece) for piece in pieces)
                 ]
                 return self.sum(map(self, cut), t.shape)
         fronts: list[Scaled] = []

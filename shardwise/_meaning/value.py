@@ -151,6 +151,16 @@ def hidden_sizes(axes: Iterable[Axis]) -> Shape:
     return tuple(axis.size for axis in axes)
 
 
+def whole_shape(dims: Dims, hidden: Iterable[Axis] = ()) -> Shape:
+    """Return the shape of the term of a value that is cut by `dims`."""
+    return (*hidden_sizes(hidden), *map(whole_size, dims))
+
+
+def with_dim(dims: Dims, d: int, dim: Dim) -> Dims:
+    """Return a cut in which dimension `d` is cut as `dim`."""
+    return (*dims[:d], dim, *dims[d + 1 :])
+
+
 # --- conversion between readings
 
 
@@ -177,9 +187,9 @@ def hide(v: Value, axis: Axis) -> Value:
         (s // axis.size, tuple(a for a in axes if a != axis)) if axis in axes else (s, axes)
         for s, axes in v.dims[place]
     )
-    dims = (*v.dims[:place], rest, *v.dims[place + 1 :])
+    dims = with_dim(v.dims, place, rest)
     out = T.transpose(out, order)
-    sizes = (*hidden_sizes(hidden), *map(whole_size, dims))
+    sizes = whole_shape(dims, hidden)
     return v.having(T.reshape(out, sizes), hidden=hidden, dims=dims)
 
 
@@ -223,7 +233,7 @@ def read_as(v: Value, dims: Dims) -> Value:
             shape.append(_part(segment))
     out = T.transpose(T.reshape(v.scaled, tuple(shape)), order)
     hidden = tuple(axis for axis in v.hidden if axis not in wanted)
-    sizes = (*hidden_sizes(hidden), *map(whole_size, dims))
+    sizes = whole_shape(dims, hidden)
     return v.having(T.reshape(out, sizes), hidden=hidden, dims=dims)
 
 
@@ -253,6 +263,24 @@ def owing(v: Value, axis: Axis) -> Value:
     return v.having(T.reduce("sum", v.scaled, [dim]), hidden=hidden, owed=owed)
 
 
+def whole_along(v: Value, dims: Iterable[int]) -> Value:
+    """Hide the axes that cut these dimensions, so that each device has them whole."""
+    return with_hidden(v, sorted(axes_in(v.dims[d] for d in dims)))
+
+
+def thickened(v: Value, d: int) -> Value:
+    """Return the value with a new dimension of size 1 at `d`."""
+    dims = (*v.dims[:d], (), *v.dims[d:])
+    return v.having(T.reshape(v.scaled, whole_shape(dims, v.hidden)), dims=dims)
+
+
+def thinned(v: Value, gone: Sequence[int]) -> Value:
+    """Return the value without dimensions of which every device has one element."""
+    v = whole_along(v, gone)
+    dims = tuple(dim for d, dim in enumerate(v.dims) if d not in gone)
+    return v.having(T.reshape(v.scaled, whole_shape(dims, v.hidden)), dims=dims)
+
+
 def cut_by(placement: Placement, shape: Shape) -> Dims:
     """Return the cut that a spec describes."""
     return tuple(tidy_dim([(size, axes)]) for size, axes in zip(shape, placement, strict=True))
@@ -267,4 +295,4 @@ def narrowed(v: Value, d: int) -> Value:
     shape[dim] = local_size(v.dims[d])
     inner = v.term.kids[0][1]
     result = T.bcast((v.coef, inner), tuple(shape), v.term.params)
-    return v.having(result, dims=(*v.dims[:d], uncut(shape[dim]), *v.dims[d + 1 :]))
+    return v.having(result, dims=with_dim(v.dims, d, uncut(shape[dim])))

@@ -44,8 +44,9 @@ from . import (  # the rules enter themselves into the table
 from . import term as T
 from .batches import by_rows
 from .bits import dtype_of
+from .branches import choose_branch
 from .collectives import exchange, join, split
-from .control import choose_branch, loop, loop_while
+from .loops import STRATEGIES, loop_while, read_loop
 from .notes import Mistake, Notes
 from .rules import RULES, frozen
 from .term import Scaled
@@ -54,6 +55,8 @@ from .value import Unknown, Value, hidden_sizes, uncut, whole, with_hidden
 
 class Walk(Notes):
     """One walk over one program."""
+
+    strategies = STRATEGIES
 
     def anew(self) -> Walk:
         nested = Walk(self.reference, self)
@@ -141,7 +144,7 @@ class Walk(Notes):
             case Collective():
                 return [exchange(self, op, ins[0])]
             case Scan():
-                return loop(self, op, ins)
+                return read_loop(self, op, ins)
             case While():
                 return loop_while(self, op, ins)
             case Cond():

@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from .._program import Leaf
 from . import term as T
 from .algebra import ANY, RING
-from .align import whole_along
 from .contract import meet, part_ways
 from .elementwise import check_product, not_dropped, only_sums, refuse_debts, share_words
 from .notes import Notes
@@ -25,9 +24,10 @@ from .value import (
     Unknown,
     Value,
     axes_in,
-    hidden_sizes,
     tidy_dim,
     uncut,
+    whole_along,
+    whole_shape,
     whole_size,
     with_hidden,
 )
@@ -113,7 +113,7 @@ def convolutions(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
         dims[d] = dim
     if debtor is not None and debtor.debts & (over | axes_in(dims) | set(hidden)):
         raise Unknown(f"a convolution of {share_words(debtor.debts)}", debtor.debts)
-    whole = (*hidden_sizes(hidden), *map(whole_size, dims))
+    whole = whole_shape(dims, hidden)
     options = {**p, "feature_group_count": groups or p["feature_group_count"]}
     params = frozen({key: str(value) for key, value in options.items() if key not in DEVICE})
     x, k = not_dropped(op, [x, k])
@@ -168,7 +168,7 @@ def windows(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     after = dict(zip(along, _after(v, along, [op.outs[0].shape[d] for d in along]), strict=True))
     dims = tuple(after.get(d, dim) for d, dim in enumerate(v.dims))
     params = frozen({key: str(value) for key, value in p.items()})
-    shape = (*hidden_sizes(v.hidden), *map(whole_size, dims))
+    shape = whole_shape(dims, v.hidden)
     if op.name == "reduce_window_sum":
         return [v.having(T.linear(op.name, params, v.scaled, shape), dims=dims)]
     kids = [v.scaled, *(operand.scaled for operand in rest)]

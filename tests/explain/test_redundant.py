@@ -88,7 +88,7 @@ def test_what_a_loop_steps_through_has_a_name():
 
 def test_what_stands_in_a_loop_that_cannot_be_followed_is_not_told(monkeypatch):
     """A carried value that is laid out anew at every turn has no reading that holds."""
-    from shardwise._meaning import control
+    from shardwise._meaning import loops
 
     def body(x):
         turn = lambda c, _: (lax.psum(c, "data") + x, None)  # noqa: E731
@@ -96,7 +96,7 @@ def test_what_stands_in_a_loop_that_cannot_be_followed_is_not_told(monkeypatch):
 
     known = explained(body, shaped(*X), check_vma=False)
     assert known.collectives[0].meaning is not None
-    monkeypatch.setattr(control, "ROUNDS", 0)
+    monkeypatch.setattr(loops, "ROUNDS", 0)
     found = explained(body, shaped(*X), check_vma=False)
     assert found.collectives[0].meaning is None
     assert found.collectives[0].redundant is None
