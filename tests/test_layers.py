@@ -36,7 +36,8 @@ INSIDE = {
     "_base": (
         ("version",),
         ("errors",),
-        ("boxes", "calls", "doing", "mesh_argument", "numbers", "pages", "progress"),
+        ("calls",),
+        ("boxes", "doing", "mesh_argument", "numbers", "pages", "progress"),
         ("durable",),
     ),
     "_engine": (
