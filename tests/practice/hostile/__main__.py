@@ -260,9 +260,8 @@ def judge_class(
     Returns how many hostile files of each kind there were, and what went wrong.
     """
     _, honest = build(world, chosen, os.getpid())
-    files = [
-        one for _, below, names in os.walk(world.room) for one in (*below, *names) if one == FILE
-    ]
+    folders = [one.path for one in os.scandir(world.room) if one.is_dir(follow_symlinks=False)]
+    files = sum(FILE in os.listdir(one) for one in folders)
     tempfile.tempdir = str(world.out.parent / "temporary")
     os.mkdir(tempfile.tempdir)
     rows = marks(world.room, without, seconds)
@@ -278,8 +277,8 @@ def judge_class(
     if len(right) != honest:
         wrong = {row["who"] for row in rows if "honest" in row["who"]} - {r["who"] for r in right}
         failures.append(f"{len(right)} of {honest} honest files are right, not {sorted(wrong)}")
-    if len(rows) != len(files):
-        failures.append(f"{len(rows)} rows for {len(files)} files")
+    if len(rows) != files:
+        failures.append(f"{len(rows)} rows for {files} files")
     if world.state() != world.before:
         failures.append(f"changed outside: {set(world.state()) ^ set(world.before)}")
     failures += [f"heard: {one!r}" for one in world.heard]
@@ -299,10 +298,11 @@ def judge_here(chosen: list[str], way: str, seconds: float) -> dict[str, Any]:
         if warning or (sandbox.walls.namespaces or "Landlock") not in (way, "unshare"):
             return {"skipped": f"not possible here: {warning or sandbox.walls}"}
     began = time.monotonic()
-    with tempfile.TemporaryDirectory() as place:
-        world = World(Path(place))
+    with (
+        tempfile.TemporaryDirectory() as place,
+        contextlib.closing(World(Path(place))) as world,
+    ):
         counts, failures = judge_class(world, chosen, WITHOUT[way], seconds)
-        world.close()
     return {"counts": counts, "failures": failures, "seconds": time.monotonic() - began}
 
 
