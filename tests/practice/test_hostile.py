@@ -212,6 +212,15 @@ def test_a_file_with_a_mark_or_an_encoding_is_read_as_python_reads_it(tmp_path):
     assert read(file).endswith("x = 'é'\n")
 
 
+@pytest.mark.parametrize("encoding", [b"punycode", b"idna", b"unicode_escape", b"bz2"])
+def test_an_encoding_that_is_slow_or_no_text_is_not_decoded(tmp_path, encoding):
+    """Half a million letters of punycode take minutes."""
+    file = tmp_path / "mine.py"
+    file.write_bytes(b"# coding: " + encoding + b"\n# x-99999a" + b"a" * (1 << 19))
+    with pytest.raises(ShardwiseError, match=r"it cannot be read .*encoding"):
+        read(file)
+
+
 @pytest.mark.parametrize("kind", ["pipe", "folder", "zeros", "large"])
 def test_what_is_no_file_is_not_waited_for(tmp_path, kind):
     place = tmp_path / "mine.py"
