@@ -124,6 +124,7 @@ def compiled(
     traced: Traced,
     inputs: Sequence[Input],
     mesh: Mesh | AbstractMesh,
+    platform: str = "cpu",
     constrained: Mapping[int, PartitionSpec] | None = None,
 ) -> Compiled:
     """Compile a program for the mesh; raise `CompileError` if that fails.
@@ -139,8 +140,8 @@ def compiled(
         for item, aval in zip(inputs, types, strict=True)
     ]
     donated = [place for place, item in enumerate(inputs) if item.donated]
-    lowered = lower(traced.program.jaxpr, shaped, mesh, donated, constrained)
-    files = worker.compiled(lowered, narrow=True)
+    lowered = lower(traced.program.jaxpr, shaped, mesh, donated, constrained, platform)
+    files = worker.compiled(lowered)
     return Compiled(dict(mesh.shape), lowered.devices, tuple(inputs), files)
 
 
