@@ -241,7 +241,7 @@ def the_last_microbatch(x):
 
 @wrong(SMALL)
 def a_narrow_total_in_a_loop(x):
-    total = lax.scan(lambda c, r: (c + r * 3, None), np.int8(0), x)[0]
+    total = lax.scan(lambda c, r: (c + r * 5, None), np.int8(0), x)[0]
     return lax.psum(total.astype(jnp.int32), "a")
 
 
