@@ -13,7 +13,7 @@ from ..._base.errors import ArgumentError, explain_error, text_of
 from ..._engine.tracing import Traced
 from ..._jax.compiling import PLATFORMS, meshes_in
 from ..._mesh import Axis
-from ..compiler.compile import compiled, inputs_of
+from ..compiler.compile import Input, compiled, inputs_of, uneven
 from ..compiler.worker import CompileError
 from .compiled import Rows, held_arguments, held_results, memory_of, with_redundant, work_of
 from .data import CollectiveUse, MeshAxis, Traffic
@@ -131,7 +131,8 @@ def _is_split(traced: Traced, mesh: Mesh | AbstractMesh) -> bool:
 
 def _combined(report: Report, traced: Traced, plan: Plan, mesh: Mesh | AbstractMesh) -> Report:
     inferred = [PartitionSpec(*map(_entry, array.spec)) for array in report.arguments]
-    result = compiled(traced, inputs_of(traced, inferred), mesh, plan.platform)
+    inputs, unplaced = _even(inputs_of(traced, inferred), report, mesh)
+    result = compiled(traced, inputs, mesh, plan.platform)
     doing("reading the compiled program")
     rows = Rows(result, report.collectives)
     steps = rows.steps()
@@ -154,11 +155,33 @@ def _combined(report: Report, traced: Traced, plan: Plan, mesh: Mesh | AbstractM
         traffic=traffic_of(uses, axes),
         memory=memory or report.memory,
         work=work_of(result, plan.products),
-        notes=(*dict.fromkeys(rows.reasons.replicated()), *notes_of(uses, plan.unread), limits),
+        notes=(
+            *unplaced,
+            *dict.fromkeys(rows.reasons.replicated()),
+            *notes_of(uses, plan.unread),
+            limits,
+        ),
         compiled=True,
         shardings=tuple(rows.reasons.shardings()),
         suggestions=suggestions(traced, mesh, result, uses, plan.platform) if plan.suggest else (),
     )
+
+
+def _even(
+    inputs: Sequence[Input], report: Report, mesh: Mesh | AbstractMesh
+) -> tuple[list[Input], list[str]]:
+    """Return the inputs, those replicated that no spec divides and no line uses; notes on these."""
+    even, notes = list(inputs), []
+    first = len(inputs) - len(report.arguments)
+    for place, array in enumerate(report.arguments, first):
+        what = "" if array.used else uneven(inputs[place], array.shape, mesh)
+        if what:
+            even[place] = dataclasses.replace(inputs[place], spec=PartitionSpec())
+            notes.append(
+                f"{array.path}: {what}, which jit refuses. The program does not use it, and it is "
+                "compiled as if every device held all of it: leave it out, or pad it."
+            )
+    return even, notes
 
 
 def _entry(names: Sequence[str]) -> Any:
