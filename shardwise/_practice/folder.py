@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 import os
 from collections.abc import Sequence
@@ -67,6 +66,13 @@ class Folder:
         """Return the practice folder at `path`, or the nearest one above it, if there is one."""
         places = (path.resolve(), *path.resolve().parents)
         return next((place for place in places if os.path.isfile(place / STATE)), None)
+
+    @classmethod
+    def source_of(cls, path: Path) -> Path | None:
+        """Return the exercises that the practice folder at or above `path` uses, if not ours."""
+        found = cls(cls.above(path) or path, [])
+        found._read()
+        return found.source
 
     @classmethod
     def find(cls, path: Path, source: Path | None = None) -> Folder:
@@ -201,21 +207,13 @@ def about_hints(exercise: Exercise) -> str:
     )
 
 
-@dataclasses.dataclass(frozen=True)
-class Stamp:
-    """The modification time and the size of a file."""
-
-    time: int
-    size: int
-
-
-def stamp(file: Path) -> Stamp | None:
-    """Return the current stamp of a file; None if there is no file."""
+def stamp(file: Path) -> tuple[int, int] | None:
+    """Return the modification time and the size of a file; None if there is no file."""
     try:
         found = file.stat()
     except OSError:
         return None
-    return Stamp(found.st_mtime_ns, found.st_size)
+    return found.st_mtime_ns, found.st_size
 
 
 def _is_empty(file: Path) -> bool:
