@@ -229,7 +229,7 @@ def test_an_inner_shard_map_that_names_its_mesh():
     with pytest.raises(ValueError, match="should match the mesh passed"):
         f(X, mesh=real, inner=real)
     for mesh in (sw.mesh(a=2, b=2), real):
-        with pytest.raises(sw.ShardingError, match="stands inside another one") as told:
+        with pytest.raises(sw.ShardingError, match="nested in another one") as told:
             sw.simulate(lambda x, *, mesh: f(x, mesh=mesh, inner=mesh), mesh=mesh)(X)
         assert "leave mesh= out of the inner one" in str(told.value)
         got = sw.simulate(lambda x, *, mesh: f(x, mesh=mesh, inner=None), mesh=mesh)(X)
