@@ -1,21 +1,24 @@
 """Errors planted in single elements: how small an error check still sees, wherever it is.
 
-Each right program of the corpus runs on its largest mesh, with its data in float32, bfloat16 and
-float16, and through float8. Then one element of one result is made wrong by 0.1, 1 or 10 percent,
-and judged as check judges it. A program that was not touched has to pass, on every mesh.
+Each right program of the corpus is checked with its data in float32, bfloat16 and float16, and
+through float8; it has to pass. Then one element of one result on its largest mesh is made wrong by
+0.1, 1 or 10 percent and judged as check judges it: no program is traced or compiled again. A
+process checks one program in all dtypes, so that programs that are equal in float64 are compiled
+once.
 
-    python -m tests.check.plant [PART OF A NAME ...] [--workers N]     all programs, with a table
+    python -m tests.check.plant --jobs 16                 all programs, with a table: 140 s of CPU
+    python -m tests.check.plant --jobs 8 --part 2/3       the second third of them
+    python -m tests.check.plant data. clipped             programs with these parts in their names
 """
 
 from __future__ import annotations
 
 import argparse
-import collections
-import concurrent.futures
 import dataclasses
 import math
 import multiprocessing
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -59,15 +62,30 @@ def in_dtype(pair: Any, dtype: str) -> tuple[Callable[..., Any], tuple[Any, ...]
     return through, pair.args()
 
 
+def examined(pair: Any, dtype: str) -> Any:
+    """The right program of a pair in a dtype, examined on its meshes."""
+    from shardwise._analysis.check import examine, expand
+    from shardwise._engine.static import Static
+
+    right, args = in_dtype(pair, dtype)
+    return examine(right, args, expand(pair.mesh), None, (None, Static()))
+
+
 def planted(pair: Any, dtype: str) -> Iterator[Planted]:
     """All errors planted in the right program of a pair, and whether each was seen."""
+    return plants(str(pair), dtype, examined(pair, dtype))
+
+
+def plants(name: str, dtype: str, found: Any) -> Iterator[Planted]:
+    """All errors planted in the results on the largest mesh, and whether each was seen."""
     import numpy as np
 
     from shardwise._analysis.check.judging import judge
     from shardwise._analysis.check.wrong import Wrong
 
-    run, base, wanted, limits = _runs(pair, dtype)
-    for index, (value, want, limit) in enumerate(zip(run.values, wanted, limits, strict=True)):
+    run, base, comparison = found.largest, found.base, found.comparison
+    rows = zip(run.values, comparison.wanted, comparison.limits, strict=True)
+    for index, (value, want, limit) in enumerate(rows):
         if want.value.dtype.kind != "f":
             continue
         own = value.array.reshape((-1, *want.value.shape))
@@ -77,24 +95,10 @@ def planted(pair: Any, dtype: str) -> Iterator[Planted]:
             for slip in SLIPS:
                 changed = own.copy()
                 changed[(slice(None), *at)] *= 1 + slip
-                held = dataclasses.replace(value, array=changed.reshape(value.array.shape))
-                one = Wrong(run, base, index, held, want, limit)
+                wrong = dataclasses.replace(value, array=changed.reshape(value.array.shape))
+                one = Wrong(run, base, index, wrong, want, limit)
                 seen = not (one.right or judge(one).right)
-                yield Planted(str(pair), dtype, slip, base.paths[index], at, seen)
-
-
-def _runs(pair: Any, dtype: str) -> tuple[Any, Any, list[Any], list[Any]]:
-    from shardwise._analysis.check.options import expand
-    from shardwise._analysis.check.reference import wanted_of
-    from shardwise._analysis.check.running import Run
-    from shardwise._engine.tracing import Tracing
-
-    right, args = in_dtype(pair, dtype)
-    *_, mesh = expand(pair.mesh)
-    (ones,) = expand(dict.fromkeys(mesh.axis_names, 1))
-    base, run = (Run(Tracing(right, one), args) for one in (ones, mesh))
-    wanted = wanted_of(None, base, args)
-    return run, base, wanted, base.limits([run], None, None, [0.0] * len(wanted))
+                yield Planted(name, dtype, slip, base.paths[index], at, seen)
 
 
 def share(found: Sequence[Planted], dtype: str, slip: float) -> tuple[int, int]:
@@ -115,60 +119,74 @@ class Tried:
     alarm: str = ""
     """What check says of the program as it is, if that is not right."""
 
+    def __str__(self) -> str:
+        missed = [f"\n  missed: {row}" for row in self.rows if not row.seen]
+        count = f"{len(self.rows) - len(missed)} of {len(self.rows)} seen"
+        return f"{self.name} in {self.dtype}: {self.refused or self.alarm or count}" + "".join(
+            missed
+        )
 
-def tried(name: str, dtype: str) -> Tried:
-    """Check one program of the corpus in a dtype, then plant errors in it."""
+
+def tried(name: str) -> list[Tried]:
+    """Check one program of the corpus in each dtype, then plant errors in it."""
     request_devices()
-    import shardwise as sw
-
     from .corpus import pairs
 
     pair = next(one for one in pairs() if str(one) == name)
-    right, args = in_dtype(pair, dtype)
+    return [_tried(pair, dtype) for dtype in DTYPES]
+
+
+def _tried(pair: Any, dtype: str) -> Tried:
     try:
-        verdict = sw.check(right, *args, mesh=pair.mesh)
+        found = examined(pair, dtype)
     except Exception as error:  # a program that is written for one dtype
-        return Tried(name, dtype, refused=f"{type(error).__name__}: {error}".splitlines()[0])
-    if not verdict:
-        return Tried(name, dtype, alarm=str(verdict))
-    return Tried(name, dtype, tuple(planted(pair, dtype)))
+        return Tried(str(pair), dtype, refused=f"{type(error).__name__}: {error}".splitlines()[0])
+    if not found.verdict:
+        return Tried(str(pair), dtype, alarm=str(found.verdict))
+    return Tried(str(pair), dtype, tuple(plants(str(pair), dtype, found)))
+
+
+def _part(text: str) -> tuple[int, int]:
+    part, parts = map(int, text.split("/"))
+    if not 1 <= part <= parts:
+        raise ValueError(text)
+    return part, parts
 
 
 def main() -> int:
     """Print the table; 1 if an error was missed, or a program that was not touched is faulted."""
     parser = argparse.ArgumentParser(description="Errors planted in single elements.")
     parser.add_argument("names", nargs="*", help="parts of the names of programs")
-    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--jobs", type=int, default=1, help="how many processes (1)")
+    parser.add_argument("--part", type=_part, default=(1, 1), help="K/N: one of N parts (1/1)")
     asked = parser.parse_args()
     request_devices()
     from .corpus import pairs
 
     names = [str(p) for p in pairs() if not asked.names or any(a in str(p) for a in asked.names)]
-    jobs = [(name, dtype) for name in names for dtype in DTYPES]
-    context = multiprocessing.get_context("spawn")
-    alarms: collections.Counter[str] = collections.Counter()
-    found: list[Planted] = []
-    # A worker is replaced now and then: compiled programs are never freed.
-    with concurrent.futures.ProcessPoolExecutor(
-        asked.workers, context, max_tasks_per_child=24
-    ) as pool:
-        waiting = [pool.submit(tried, *job) for job in jobs]
-        for number, future in enumerate(concurrent.futures.as_completed(waiting), 1):
-            one = future.result()
-            found += one.rows
-            alarms[one.dtype] += bool(one.alarm)
-            for said in filter(None, (one.refused, one.alarm)):
-                print(f"{one.name} in {one.dtype}: {said}", flush=True)
-            for row in one.rows:
-                if not row.seen:
-                    print(f"missed: {row}", flush=True)
-            print(f"{number} of {len(jobs)}", end="\r", file=sys.stderr, flush=True)
+    part, parts = asked.part
+    names = names[part - 1 :: parts]
+    found: list[Tried] = []
+    start = time.monotonic()
+    # A process is replaced now and then: compiled programs are never freed.
+    with multiprocessing.get_context("spawn").Pool(asked.jobs, maxtasksperchild=12) as pool:
+        for number, of_program in enumerate(pool.imap_unordered(tried, names), 1):
+            found += of_program
+            print(*of_program, sep="\n")
+            seconds = time.monotonic() - start
+            print(f"{number} of {len(names)} programs, {seconds:.0f} s", flush=True)
+    rows = [row for one in found for row in one.rows]
     print(f"{'error in one element':22}" + "".join(f"{f'{slip:.1%}':>16}" for slip in SLIPS))
     for dtype in DTYPES:
-        cells = [share(found, dtype, slip) for slip in SLIPS]
-        row = "".join(f"{f'{seen} of {all_}':>16}" for seen, all_ in cells)
-        print(f"{dtype:22}{row}   false alarms: {alarms[dtype]}")
-    return int(any(not one.seen for one in found) or any(alarms.values()))
+        cells = [share(rows, dtype, slip) for slip in SLIPS]
+        text = "".join(f"{f'{seen} of {all_}':>16}" for seen, all_ in cells)
+        of_dtype = [one for one in found if one.dtype == dtype]
+        alarms, refused = (
+            sum(bool(one.alarm) for one in of_dtype),
+            sum(bool(one.refused) for one in of_dtype),
+        )
+        print(f"{dtype:22}{text}   false alarms: {alarms}, refused: {refused}")
+    return int(any(not row.seen for row in rows) or any(one.alarm for one in found))
 
 
 if __name__ == "__main__":
