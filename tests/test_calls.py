@@ -153,7 +153,7 @@ TIRED = {
         lambda: sw.simulate(
             lambda x, *, mesh: jax.jit(jnp.sum, in_shardings=P("data"))(x), mesh=MESH
         )(X),
-        ["a PartitionSpec is given here", "jax.NamedSharding(mesh, spec)"],
+        ["a PartitionSpec is passed here", "jax.NamedSharding(mesh, spec)"],
     ),
 }
 

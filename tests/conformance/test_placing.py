@@ -264,7 +264,7 @@ def test_a_value_on_one_device_is_not_mixed_with_the_mesh(name):
         with pytest.raises(ValueError, match="device"):
             native(X, over(real_mesh(a=4)))
     program = lambda x, *, mesh: f(x, over(mesh))  # noqa: E731
-    with pytest.raises(sw.ShardingError, match=r"test_placing.py:\d+: a value of several"):
+    with pytest.raises(sw.ShardingError, match=r"test_placing.py:\d+: this combines a value"):
         sw.simulate(program, mesh={"a": 4})(X)
 
 
