@@ -10,8 +10,9 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable
 
+from .compare import below
 from .indexing import CHANGED, ELEMENTWISE, rows_of
-from .term import Term, below
+from .term import Term
 
 Cuts = frozenset[int]
 NONE: Cuts = frozenset()

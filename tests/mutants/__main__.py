@@ -65,7 +65,6 @@ class Runner:
         self.copies, self.seconds, self.ends = copies, seconds, ends
         self.lock = threading.Lock()
         self.sound: dict[str, bool] = {}
-        self.collected: set[tuple[str, ...]] = set()
 
     def run(
         self, copy: Path, tests: Sequence[str], suite: str | None, seconds: float, *args: str
@@ -101,17 +100,6 @@ class Runner:
                 self.sound[test] = status == 0
         return self.sound[test]
 
-    def refuse_unusable(self, copy: Path, files: Sequence[str], suite: str) -> None:
-        """Raise if the tests cannot even be collected without a bug: then nothing is measured."""
-        with self.lock:
-            if (suite, *files) in self.collected:
-                return
-        status, shown = self.run(copy, files, suite, float("inf"), "--collect-only")
-        if status not in (None, 0, NO_TESTS):
-            raise SystemExit(f"Without any bug pytest ends with exit status {status}:\n{shown}")
-        with self.lock:
-            self.collected.add((suite, *files))
-
     def unsound(self) -> list[str]:
         """Return the tests that fail without a bug."""
         with self.lock:
@@ -142,8 +130,6 @@ class Runner:
             elif status not in (0, NO_TESTS):
                 found = FAILED.search(shown)
                 outcome, test = FOUND, found[1] if found else f"exit status {status}"
-                if not found:  # a bug that prevents an import, or an environment without pytest
-                    self.refuse_unusable(copy, files, suite)
                 if found and not self.passes(copy, test):
                     outcome = TIME_WAS_UP
                     if test in set(self.unsound()) - set(unsound):
