@@ -1,13 +1,17 @@
-"""Which tests run when: by `make test`, by `make test-all`, and on a second version of JAX.
+"""Which tests run when: the three sizes of the suite, and the tests of a second version of JAX.
 
 `make test` runs every test, but of a test with many forms only some: `KEPT` of them, drawn by
 `SHARDWISE_SAMPLE` (0 unless set). Forms are drawn by their names, so that the tests of a file that
 are about the same program draw the same ones, and compile them once. What is left out is `rare`, as
-is what takes long and is tested in a smaller form too. `make test-all` runs all of it.
+is what takes long and is tested in a smaller form too.
+
+`make test-all` also runs what takes long, and of the forms that are left `MORE`, drawn by the date:
+day by day others. The remaining ones are `spare`, and `make test-every` runs all of them.
 """
 
 from __future__ import annotations
 
+import datetime
 import os
 import zlib
 from collections import Counter, defaultdict
@@ -20,6 +24,11 @@ FEW = 2
 """How many forms of a test always run."""
 KEPT = 0.2
 """The share of them that runs if there are more."""
+MORE = 0.1
+"""The share of the others that `make test-all` runs too."""
+DATE = os.environ.get("SHARDWISE_DATE") or datetime.date.today().isoformat()
+"""Draws those. What fails says with which date, to repeat it."""
+os.environ["SHARDWISE_DATE"] = DATE  # the workers draw the same, past midnight too
 
 LONG = (
     "tests/campaigns/test_campaigns.py::test_a_short_campaign",
@@ -114,8 +123,8 @@ ONCE = (
 )
 """Tests that say little more on a second version of JAX."""
 
-SAMPLED = ("tests/check/test_corpus.py",)
-"""Tests over many programs: every second of them runs on a second version."""
+SAMPLED = ("tests/check/", "tests/explain/", "tests/inspect/")
+"""Tests of reports: every second of them runs on a second version."""
 
 DEALT = (
     "tests/check/",
@@ -153,18 +162,17 @@ cluster`, which CI runs."""
 
 
 def mark(items: Sequence[pytest.Item]) -> None:
-    """Mark tests `once`, `second`, `cluster` or `rare`, so that `-m` can leave them out."""
+    """Mark tests, so that `-m` can leave them out."""
     dealt: Counter[str] = Counter()
     for item in items:
         for name, tests in {"once": ONCE, "cluster": CLUSTER, "rare": LONG}.items():
             if item.nodeid.startswith(tests):
                 item.add_marker(name)
-        if item.nodeid.startswith(SAMPLED) and zlib.crc32(item.nodeid.encode()) % 2:
-            item.add_marker("once")
         test, _, form = item.nodeid.partition("[")
-        if not form or item.get_closest_marker("once"):
-            continue
-        if test.startswith(DEALT) and not test.startswith(WHOLE):
+        deal = form and test.startswith(DEALT) and not test.startswith(WHOLE)
+        if test.startswith(SAMPLED) and not deal and zlib.crc32(item.nodeid.encode()) % 2:
+            item.add_marker("once")
+        if deal and not item.get_closest_marker("once"):
             item.add_marker("second" if dealt[test] % 2 else "once")
             dealt[test] += 1
     _sample([item for item in items if not item.get_closest_marker("second")])
@@ -178,11 +186,14 @@ def _sample(items: Sequence[pytest.Item]) -> None:
         if "[" in item.nodeid and not item.nodeid.startswith(ALWAYS):
             forms[item.nodeid.partition("[")[0]].append(item)
     for found in forms.values():
-        drawn = sorted(found, key=_rank)
-        for item in drawn[max(FEW, round(KEPT * len(found))) :]:
+        drawn = sorted(found, key=lambda item: _rank(item, SAMPLE))
+        left = drawn[max(FEW, round(KEPT * len(found))) :]
+        for item in left:
             item.add_marker("rare")
+        for item in sorted(left, key=lambda item: _rank(item, DATE))[round(MORE * len(left)) :]:
+            item.add_marker("spare")
 
 
-def _rank(item: pytest.Item) -> int:
+def _rank(item: pytest.Item, seed: str) -> int:
     file, _, form = item.nodeid.partition("::")
-    return zlib.crc32(f"{SAMPLE} {file} {form.partition('[')[2]}".encode())
+    return zlib.crc32(f"{seed} {file} {form.partition('[')[2]}".encode())

@@ -1,7 +1,13 @@
 """Local variables of JAX's functions, read from the traceback of an error.
 
+<<<<<<< 2307e5c^1
 JAX's messages often omit the axis, mesh or function they are about, which the frames in the
 traceback have in local variables. No other module depends on the names of those variables.
+=======
+JAX's messages often leave out which axis, mesh or function they are about; the frames that an error
+passed through have it in their variables. The names of those variables are known here alone. Only
+frames between our call and the error are given, and only those of JAX's functions are read.
+>>>>>>> 2307e5c^2
 """
 
 from __future__ import annotations
@@ -42,13 +48,13 @@ def collective_called(frames: Iterable[FrameType]) -> CollectiveCall | None:
 
 def groups_given(frame: FrameType) -> Any:
     """Return the `axis_index_groups` passed to a function of JAX, if any."""
-    return frame.f_locals.get("axis_index_groups")
+    return frame.f_locals.get("axis_index_groups") if is_own(_file(frame)) else None
 
 
 def vmap_axes(frames: Iterable[FrameType]) -> set[Any]:
     """Return the names of the axes of the `vmap`s that an error passed through."""
     calls = (frame for frame in frames if frame.f_code.co_name == "vmap_f")
-    return {frame.f_locals.get("axis_name") for frame in calls}
+    return {frame.f_locals.get("axis_name") for frame in calls if is_own(_file(frame))}
 
 
 def axis_named(frames: Iterable[FrameType]) -> str | None:
@@ -63,8 +69,8 @@ def axis_named(frames: Iterable[FrameType]) -> str | None:
 
 
 def mesh_named(frames: Iterable[FrameType]) -> Mesh | AbstractMesh | None:
-    """Return the mesh of the innermost frame that has one."""
-    meshes = [frame.f_locals.get("mesh") for frame in frames]
+    """Return the mesh of the innermost function of JAX that has one."""
+    meshes = [frame.f_locals.get("mesh") for frame in frames if is_own(_file(frame))]
     return next((m for m in reversed(meshes) if isinstance(m, Mesh | AbstractMesh)), None)
 
 
