@@ -751,7 +751,7 @@ class TestOnOneDeviceAlready:
     def test_what_the_sharding_does_besides_is_told_as_well(self):
         verdict = sw.check(split(too_large), X, mesh=MESH, reference=lambda x: x.sum() + 100)
         assert [finding.code for finding in certain(verdict)] == ["SW110", "SW401"]
-        assert "is 4 times too large" in certain(verdict)[1].message
+        assert "is 4 times what it is on one device" in certain(verdict)[1].message
 
     def test_only_the_results_that_differ(self):
         program = split(lambda x: (total(x), lax.pmean(x.mean(), "data")), (WHOLE, WHOLE))
