@@ -93,10 +93,10 @@ class NotFinite(Fault):
     wrong = """
         @sharded()
         def total(x):
-            return psum(jnp.sum(x.astype(jnp.float16)).astype(jnp.float32), "data")
+            return psum(jnp.sum(x.astype(jnp.float16)), "data")
 
 
-        print(check(total, 1000 * x))
+        print(check(total, 4000 * (x - 8)))
     """
     remedy = "Add up in a dtype with a larger range."
     right = """
@@ -105,7 +105,7 @@ class NotFinite(Fault):
             return psum(jnp.sum(x), "data")
 
 
-        print(check(total, 1000 * x))
+        print(check(total, 4000 * (x - 8)))
     """
 
     @classmethod
