@@ -4,6 +4,7 @@
 
 Each program runs on a mesh of one device, so that nothing is sent. Predicted is the time at the
 full peak of the profile; measured by it is the share that is reached, the profile's `utilisation`.
+Then `explain_platforms.py`: what is sent, compiled for virtual GPUs like the one of this machine.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import data_parallel
+import explain_platforms
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -113,7 +115,8 @@ def main() -> None:
     print(f"`python3 benchmarks/{Path(__file__).name}`. ", end="")
     print(report.machine(jax.devices()[0].device_kind, jax.__version__), end=".\n\n")
     header = ["step", "at the peak", "measured", "reached", "bound", "live peak", "XLA", "ratio"]
-    print(report.table(header, rows))
+    print(report.table(header, rows), end="\n\n")
+    explain_platforms.main()
 
 
 if __name__ == "__main__":

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 Mesh = Mapping[str, int]
 
+Platform = Literal["cpu", "cuda", "h100"]
+
 MACHINE = "h200-node"
 """The default machine of a trace."""
 
@@ -60,6 +62,13 @@ def explain(
             show_default=False,
         ),
     ] = None,
+    platform: Annotated[
+        Platform,
+        typer.Option(
+            help="What to compile for: virtual CPU devices; virtual GPUs like the one of this "
+            "machine; virtual H100s, without a GPU. The last two need JAX's CUDA plugin.",
+        ),
+    ] = "cpu",
     hardware: Annotated[
         str | None,
         typer.Option(
@@ -99,9 +108,8 @@ def explain(
     named, settings = options.prepare(targets, devices)
     machine = hardware or settings.hardware or (MACHINE if trace is not None else None)
     bounds = parse_bounds(expect) if expect else dict(settings.expect)
-    wanted = Wanted(
-        sizes, other, machine, "auto" if compile is None else compile, old, bounds, suggest
-    )
+    compiling = "auto" if compile is None else compile
+    wanted = Wanted(sizes, other, machine, compiling, old, bounds, suggest, platform)
     with path_as_it_was(), contextlib.redirect_stdout(sys.stderr):
         with telling("importing"):
             cases = find_cases(named)
@@ -147,6 +155,7 @@ class Wanted:
     old: Path | None
     bounds: Mapping[str, Any]
     suggest: bool
+    platform: Platform
 
 
 def parse_bounds(texts: Sequence[str]) -> dict[str, Any]:
@@ -260,6 +269,7 @@ def _report(f: Any, args: Sequence[Any], mesh: Mesh, wanted: Wanted, in_specs: A
         hardware=wanted.machine,
         compile=wanted.compile,
         suggest=wanted.suggest,
+        platform=wanted.platform,
     )
 
 

@@ -33,13 +33,15 @@ class Format(enum.StrEnum):
 
 
 def folder_of(place: Path, exercises: Path | None) -> Any:
-    """Return the practice folder at or above a path, if it uses the requested exercises."""
+    """Return the practice folder at or above a path, if it uses the requested exercises.
+
+    Exercises are code. A folder with solutions may be somebody else's, so those that it names are
+    not loaded unless the user names them too.
+    """
     from .._practice.folder import Folder
 
-    if not Folder.above(place):
-        return None
-    found = Folder.find(place)
-    return found if exercises is None or exercises.resolve() == found.source else None
+    source = exercises.resolve() if exercises else None
+    return Folder.find(place) if Folder.above(place) and Folder.source_of(place) == source else None
 
 
 def note(folder: Any, one: Any, found: Judgement) -> str:
@@ -225,9 +227,8 @@ def exit_code(found: Judgement) -> ExitCode:
 
 def _cell(value: Any) -> Any:
     """Escape a value that a spreadsheet would treat as a formula."""
-    return (
-        f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@")) else value
-    )
+    formula = isinstance(value, str) and value.lstrip().startswith(("=", "+", "-", "@"))
+    return f"'{value}" if formula else value
 
 
 def as_csv(rows: list[dict[str, Any]], head: bool = True) -> str:

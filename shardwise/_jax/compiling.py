@@ -1,8 +1,9 @@
-"""Lower a traced program for a mesh without devices; compile it for that many CPU devices.
+"""Lower a traced program for a mesh without devices; compile it for that many virtual devices.
 
 The two halves run in different processes: `lower` where the program was traced, `compile_into`
 where there may be as many virtual devices as the mesh has. A process can have several CPU clients,
-each with its own number of devices, so none of this initialises the devices of either process.
+each with its own number of devices, and a description of GPUs is enough to compile for them, so
+none of this initialises the devices of either process.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -19,6 +21,7 @@ from jax._src import config as _config
 from jax._src.interpreters import mlir as _mlir
 from jax._src.lib import xla_client as _client  # pyright: ignore[reportPrivateImportUsage]
 from jax._src.lib.mlir import ir as _ir  # pyright: ignore[reportPrivateImportUsage]
+from jax.experimental import topologies
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
 from .jaxprs import Open, evaluate, open_jaxpr, primitive_name
@@ -42,6 +45,40 @@ WIDENING = (
 float32 where accelerators send bfloat16."""
 
 
+H100 = """
+platform_name: "CUDA"
+device_description_str: "NVIDIA H100 80GB HBM3"
+dnn_version_info { major: 9 }
+gpu_device_info {
+  cuda_compute_capability { major: 9 }
+  core_count: 132
+  fpus_per_core: 128
+  clock_rate_ghz: 1.98
+  memory_bandwidth: 3350000000000
+  device_memory_size: 80000000000
+  l2_cache_size: 52428800
+  threads_per_warp: 32
+  threads_per_block_limit: 1024
+  threads_per_core_limit: 2048
+  block_dim_limit_x: 2147483647
+  block_dim_limit_y: 65535
+  block_dim_limit_z: 65535
+  registers_per_core_limit: 65536
+  registers_per_block_limit: 65536
+  shared_memory_per_block: 49152
+  shared_memory_per_core: 233472
+  shared_memory_per_block_optin: 232448
+}
+"""
+"""What XLA needs to know of a GPU that it compiles for; figures of NVIDIA's data sheet."""
+
+PLATFORMS: dict[str, str | None] = {"cpu": None, "cuda": None, "h100": H100}
+"""The platforms to compile for, those without a device with their description."""
+
+NODE = 8
+"""GPUs of one host."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Lowered:
     """A program in the form that the compiler takes."""
@@ -50,6 +87,8 @@ class Lowered:
     devices: int
     shardy: bool
     """Whether it is written for the partitioner Shardy, not GSPMD."""
+    platform: str = "cpu"
+    """A name of `PLATFORMS`."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,8 +105,9 @@ def lower(
     mesh: Mesh | AbstractMesh,
     donated: Sequence[int] = (),
     constrained: Mapping[int, PartitionSpec] | None = None,
+    platform: str = "cpu",
 ) -> Lowered:
-    """Lower a closed jaxpr for CPUs.
+    """Lower a closed jaxpr.
 
     Args:
         jaxpr: The program.
@@ -75,34 +115,35 @@ def lower(
         mesh: The mesh of these shardings.
         donated: Inputs whose memory results may take.
         constrained: Inputs that the program constrains to another sharding before anything else.
+        platform: A name of `PLATFORMS`.
     """
     consts = len(open_jaxpr(jaxpr).constvars)
 
-    def program(*given: Any) -> list[Any]:
-        flat = list(given)
+    def program(*args: Any) -> list[Any]:
+        flat = list(args)
         for index, spec in (constrained or {}).items():
             flat[index] = jax.lax.with_sharding_constraint(flat[index], NamedSharding(mesh, spec))
         return evaluate(jaxpr, flat[:consts], flat[consts:])
 
     mesh = _traced_for(jaxpr, mesh)
     abstract_mesh = mesh.abstract_mesh if isinstance(mesh, Mesh) else mesh
-    # By default only the innermost ten frames are kept, which may all be a library's.
+    # By default only the innermost ten frames are recorded, which may all be a library's.
     with under(abstract_mesh), _config.traceback_in_locations_limit(-1):
         jitted = jax.jit(program, keep_unused=True, donate_argnums=tuple(donated))
         module: Any = (
             jitted.trace(*(_on(mesh, aval) for aval in types))
-            .lower(lowering_platforms=("cpu",))
+            .lower(lowering_platforms=("cpu" if platform == "cpu" else "cuda",))
             .compiler_ir()
         )
     parts = module.operation.attributes["mhlo.num_partitions"].value
     shardy = bool(_config.use_shardy_partitioner.value)
-    return Lowered(_mlir.module_to_bytecode(module), int(parts), shardy)
+    return Lowered(_mlir.module_to_bytecode(module), int(parts), shardy, platform)
 
 
 def _traced_for(jaxpr: Any, mesh: Mesh | AbstractMesh) -> Mesh | AbstractMesh:
     """Return the mesh in the types of a program, if there is one.
 
-    It is equal, except that the mesh of an array on devices also contains their kind.
+    It equals `mesh`, except that the mesh of an array on devices also contains their kind.
     """
     meshes = (
         getattr(getattr(v.aval, "sharding", None), "mesh", None) for v in open_jaxpr(jaxpr).invars
@@ -117,12 +158,12 @@ def _traced_for(jaxpr: Any, mesh: Mesh | AbstractMesh) -> Mesh | AbstractMesh:
     )
 
 
-def _on(mesh: Mesh | AbstractMesh, given: Any) -> Any:
+def _on(mesh: Mesh | AbstractMesh, aval: Any) -> Any:
     """Return an input on exactly the mesh that the program was traced for."""
-    sharding = given.sharding
+    sharding = aval.sharding
     if not isinstance(sharding, NamedSharding) or sharding.mesh.shape != mesh.shape:
-        return given
-    return given.update(sharding=NamedSharding(mesh, sharding.spec))
+        return aval
+    return aval.update(sharding=NamedSharding(mesh, sharding.spec))
 
 
 @functools.lru_cache(maxsize=4)
@@ -130,14 +171,27 @@ def _cpus(devices: int) -> Any:
     return _client.make_cpu_client(num_devices=devices)
 
 
-def compile_into(folder: str, lowered: Lowered, narrow: bool) -> None:
-    """Compile for that many CPU devices and leave the compiler's dumps in a folder.
+def _devices(platform: str, count: int) -> Sequence[Any]:
+    """Return virtual devices to compile for; GPUs are those of this machine, or as described."""
+    if platform == "cpu":
+        return _cpus(count).devices()
+    hosts, each = (count // NODE, NODE) if count % NODE == 0 else (1, count)
+    target = PLATFORMS[platform]
+    described = {} if target is None else {"target_config": target}
+    topology = f"1x{hosts}x{each}"
+    return topologies.get_topology_desc("", "cuda", topology=topology, **described).devices
 
-    With `narrow`, low-precision types are left as they are. The CPU backend then fails to emit
-    machine code for some programs, after everything of interest is in the folder.
+
+def compile_into(folder: str, lowered: Lowered) -> None:
+    """Compile for that many virtual devices and leave the compiler's dumps in a folder.
+
+    For CPUs, low-precision types are not widened. The CPU backend then fails to emit machine code
+    for some programs, but only after the dumps are written.
     """
     jax.config.update("jax_use_shardy_partitioner", lowered.shardy)
-    client = _cpus(lowered.devices)
+    virtual = _devices(lowered.platform, lowered.devices)
+    Path(folder, "kind").write_text(virtual[0].device_kind)
+    client = virtual[0].client
     options = _compiler.get_compile_options(
         num_replicas=1,
         num_partitions=lowered.devices,
@@ -149,15 +203,15 @@ def compile_into(folder: str, lowered: Lowered, narrow: bool) -> None:
     debug.xla_dump_hlo_pass_re = PASSES
     debug.xla_backend_optimization_level = 0
     debug.xla_llvm_disable_expensive_passes = True
-    if narrow:
+    if lowered.platform == "cpu":
         debug.xla_disable_hlo_passes = ",".join(WIDENING)
     with _mlir.make_ir_context():
         module = _ir.Module.parse(lowered.module)
-        devices = _DeviceList(tuple(client.devices()))
+        devices = _DeviceList(tuple(virtual))
         _compiler.backend_compile_and_load(client, module, devices, options, [])
 
 
-# --- what a program says about its inputs
+# --- declared shardings of inputs
 
 
 def placed_inputs(jaxpr: Any) -> list[Placed]:
@@ -191,7 +245,7 @@ def _spec(sharding: Any) -> PartitionSpec | None:
 
 
 def meshes_in(jaxpr: Any) -> list[Mesh | AbstractMesh]:
-    """Return the meshes of all shardings in a program, each once, those with devices first."""
+    """Return the meshes that a program names, each once, those with devices first."""
     meshes = dict.fromkeys(_meshes(open_jaxpr(jaxpr)))
     return sorted(meshes, key=lambda mesh: isinstance(mesh, AbstractMesh))
 
@@ -200,8 +254,9 @@ def _meshes(opened: Open) -> Iterator[Mesh | AbstractMesh]:
     for eqn in opened.eqns:
         for value in eqn.params.values():
             for part in value if isinstance(value, tuple | list) else (value,):
-                if isinstance(part, NamedSharding) and not part.mesh.empty:
-                    yield part.mesh
+                mesh = part.mesh if isinstance(part, NamedSharding) else part
+                if isinstance(mesh, Mesh | AbstractMesh):
+                    yield from () if mesh.empty else (mesh,)
                 elif hasattr(part, "eqns") or hasattr(part, "jaxpr"):
                     yield from _meshes(open_jaxpr(part))
 

@@ -69,6 +69,13 @@ class Folder:
         return next((place for place in places if os.path.isfile(place / STATE)), None)
 
     @classmethod
+    def source_of(cls, path: Path) -> Path | None:
+        """Return the exercises that the practice folder at or above `path` uses, if not ours."""
+        found = cls(cls.above(path) or path, [])
+        found._read()
+        return found.source
+
+    @classmethod
     def find(cls, path: Path, source: Path | None = None) -> Folder:
         """Load the practice folder at `path`, or the nearest one above it."""
         if place := cls.above(path):

@@ -6,6 +6,7 @@ it made. The expected results are computed here, from inputs that are drawn anew
 
 from __future__ import annotations
 
+import codecs
 import dataclasses
 import io
 import math
@@ -30,6 +31,9 @@ from .verdict import NOT_RUN, RIGHT, WRONG, Judgement, Line, Run
 
 SOURCE = 1 << 20
 """The maximum size of a solution in bytes."""
+
+ENCODINGS = re.compile("utf-8|ascii|iso8859|cp[0-9]|koi8|mac-|gb|big5|euc_|shift_jis")
+"""Encodings of text. Other codecs, such as punycode, can take minutes for a file of this size."""
 
 Confirming = Literal["never", "where possible", "always"]
 """Whether the traced program of a right solution is run in another process (`confirm`)."""
@@ -92,6 +96,8 @@ def read(file: Path) -> str:
     try:
         raw = _bytes(file)
         encoding, _ = tokenize.detect_encoding(io.BytesIO(raw).readline)
+        if not ENCODINGS.match(codecs.lookup(encoding).name):
+            raise _unreadable(file, f"its encoding {visible(encoding)} is not accepted: use UTF-8")
         return raw.decode(encoding)
     except OSError as error:
         raise _unreadable(file, error.strerror or str(error)) from error

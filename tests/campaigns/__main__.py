@@ -4,6 +4,7 @@
     python -m tests.campaigns places --count 500
     python -m tests.campaigns kill --count 500
     python -m tests.campaigns signal --count 100
+    python -m tests.campaigns damage --count 500 --jobs 15      in 15 processes with a seed each
 
 `damage` flips bits, cuts files short and deletes them; `places` renames, copies and swaps them, and
 takes files of other runs and of earlier times, and rights; `kill` is kill -9 at random moments;
@@ -14,9 +15,12 @@ The exit code is 1 if anything was silent, raw, lost or different.
 from __future__ import annotations
 
 import argparse
+import json
+import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +43,29 @@ def table(counts: dict[str, dict[str, int]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
+def shared(arguments: list[str], count: int, seed: int, jobs: int) -> dict[str, Any]:
+    """Do a campaign in several processes; later options take the place of earlier ones."""
+    running = []
+    for k in range(jobs):
+        part = count // jobs + (k < count % jobs)
+        more = ["--jobs", "1", "--json", "--count", str(part), "--seed", str(seed * 1000 + k)]
+        command = [sys.executable, "-m", "tests.campaigns", *arguments, *more]
+        running.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
+    counts: dict[str, Counter[str]] = {}
+    bad = []
+    for process in running:
+        lines = process.communicate()[0].splitlines()
+        try:
+            found = json.loads(lines[-1])
+        except (IndexError, ValueError):
+            bad.append(f"a process ended with {process.returncode} and no counts")
+            continue
+        bad += found["bad"]
+        for name, part in found["counts"].items():
+            counts.setdefault(name, Counter()).update(part)
+    return {"counts": {name: dict(part) for name, part in counts.items()}, "bad": bad}
+
+
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -48,16 +75,24 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--kinds", nargs="+", choices=work.KINDS, default=work.KINDS)
     parser.add_argument("--quiet", action="store_true", help="Say only what it came to.")
+    parser.add_argument("--jobs", type=int, default=1, help="Processes to share the trials.")
+    parser.add_argument("--json", action="store_true", help=argparse.SUPPRESS)
     asked = parser.parse_args(arguments)
     began = time.monotonic()
 
     def say(line: str) -> None:
-        if not asked.quiet:
+        if not asked.quiet and not asked.json:
             print(line, flush=True)
 
-    with tempfile.TemporaryDirectory() as folder:
-        run: Any = CAMPAIGNS[asked.campaign]
-        found = run(asked.count, asked.seed, Path(folder), say, tuple(asked.kinds))
+    if asked.jobs > 1:
+        found = shared(arguments, asked.count, asked.seed, asked.jobs)
+    else:
+        with tempfile.TemporaryDirectory() as folder:
+            run: Any = CAMPAIGNS[asked.campaign]
+            found = run(asked.count, asked.seed, Path(folder), say, tuple(asked.kinds))
+    if asked.json:
+        print(json.dumps(found))
+        return 0
     print(f"\n{asked.count} trials, seed {asked.seed}, {time.monotonic() - began:.0f} s\n")
     print(table(found["counts"]))
     for line in found["bad"]:

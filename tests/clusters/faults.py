@@ -1,5 +1,9 @@
 """A training over three hosts, and what is done to it: kill, stop, cut, slow down, fill up.
 
+    python -m tests.clusters.faults --faults 100        as root: namespaces stand for hosts
+    python -m tests.clusters.faults --local --jobs 5    three launchers on this machine; without
+                                                        root; kills and stops only
+
 After every fault: how long until it was noticed, how long until the training was running again. At
 the end of every training: the bits of one without faults, and a log without a gap. Network
 namespaces stand for hosts (`network.py`); a small file system of its own is the shared folder.
@@ -20,7 +24,9 @@ import sys
 import tempfile
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 from .jobs import JOBS, environment
 from .network import Network
@@ -32,18 +38,28 @@ AGAIN = r"^\[0\] (fit: resumes from step|final)"
 SURVIVED = {"link down 2 s", "slow link 50 ms for 8 s", "stopped 3 s"}
 
 
+class Local:
+    """This machine in place of the hosts."""
+
+    def address(self, k: int) -> str:
+        return "127.0.0.1"
+
+    def command(self, k: int, *command: str) -> list[str]:
+        return [*command]
+
+
 class Training:
     """One training on all hosts: a launcher on each, their output as lines with a time."""
 
-    def __init__(self, network: Network, folder: Path, steps: int) -> None:
-        self._network, self._folder, self._steps = network, folder, steps
+    def __init__(self, network: Any, folder: Path, steps: int, port: int) -> None:
+        self._network, self._folder, self._steps, self._port = network, folder, steps, port
         self.lines: list[tuple[float, str]] = []
         self.launchers: list[subprocess.Popen[str]] = []
         for k in range(HOSTS):
             self.launchers.append(self._start(k))
 
     def _start(self, k: int) -> subprocess.Popen[str]:
-        where = f"{self._network.address(0)}:{PORT}"
+        where = f"{self._network.address(0)}:{self._port}"
         launch = [sys.executable, "-c", "from shardwise._cli import main; main()", "launch",
                   "--nodes", str(HOSTS), "--node", str(k), "--coordinator", where,
                   "--devices", "1", "--restarts", "1000", "--timeout", "120",
@@ -103,9 +119,7 @@ class Training:
             process.wait()
 
 
-def inflict(
-    kind: str, training: Training, network: Network, disk: Path, dice: random.Random
-) -> bool:
+def inflict(kind: str, training: Training, network: Any, disk: Path, dice: random.Random) -> bool:
     """Do one fault; False if there was nothing to do it to."""
     k = 0 if "first" in kind else dice.randrange(HOSTS)
     if "process" in kind or kind.startswith("stopped"):
@@ -163,12 +177,12 @@ WEIGHTS = [6, 4, 3, 2, 1, 1, 1, 2, 1, 1]
 
 
 def one_training(
-    network: Network, disk: Path, number: int, faults: int, steps: int, dice: random.Random,
+    network: Any, disk: Path, number: int, faults: int, steps: int, dice: random.Random,
     table: list[dict], kinds: list[str],
 ) -> str:  # fmt: skip
     """Train to the end through faults; gives the final bits."""
     folder = disk / f"training-{number}"
-    training = Training(network, folder, steps)
+    training = Training(network, folder, steps, PORT + number)
     done = 0
     try:
         begun = time.monotonic()
@@ -252,37 +266,52 @@ def _spread(rows: list[dict], name: str) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--faults", type=int, default=100)
     parser.add_argument("--each", type=int, default=10, help="faults in one training")
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--minutes", type=float, default=600, help="begin no training after this")
     parser.add_argument("--only", default="", help="faults with this word in their name")
+    parser.add_argument("--local", action="store_true", help="no namespaces")
+    parser.add_argument("--jobs", type=int, default=1, help="trainings at a time, with --local")
     given = parser.parse_args()
-    kinds = [kind for kind in KINDS if given.only in kind]
-    dice, table, bits = random.Random(given.seed), [], []
+    known = [kind for kind in KINDS if not given.local or kind.startswith(("kill", "stopped"))]
+    kinds = [kind for kind in known if given.only in kind]
+    table, bits = [], []
     until = time.monotonic() + 60 * given.minutes
-    with tempfile.TemporaryDirectory() as folder, Network(HOSTS) as network:
-        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", folder], check=True)
-        try:
-            wanted = one_training(network, Path(folder), 0, 0, given.steps, dice, table, kinds)
-            print("without faults:", wanted, flush=True)
-            while len(table) < given.faults and time.monotonic() < until:
-                left = min(given.each, given.faults - len(table))
-                number = len(bits) + 1
-                bits.append(
-                    one_training(
-                        network, Path(folder), number, left, given.steps, dice, table, kinds
-                    )
-                )
-                print(f"training {number}:", bits[-1], bits[-1] == wanted, flush=True)
-        finally:
-            report(table, bits, locals().get("wanted", ""))
-            time.sleep(16)  # the last timers
-            subprocess.run(["umount", "-l", folder], check=False)
-    if any(one != wanted for one in bits):
-        raise SystemExit("other bits")
+    count = -(-given.faults // given.each)
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory())
+        network: Any = Local() if given.local else stack.enter_context(Network(HOSTS))
+        if not given.local:
+            subprocess.run(["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", folder], check=True)
+            stack.callback(subprocess.run, ["umount", "-l", folder], check=False)
+            stack.callback(time.sleep, 16)  # the last timers
+
+        def train(number: int) -> str:
+            faults = min(given.each, given.faults - (number - 1) * given.each) if number else 0
+            dice = random.Random(f"{given.seed} {number}")
+            if number and time.monotonic() > until:
+                return ""
+            found = one_training(
+                network, Path(folder), number, faults, given.steps, dice, table, kinds
+            )
+            print(f"training {number}:", found, flush=True)
+            return found
+
+        wanted = train(0)
+        with ThreadPoolExecutor(given.jobs if given.local else 1) as pool:
+            done = [pool.submit(train, number) for number in range(1, count + 1)]
+        failed = [one.exception() for one in done if one.exception()]
+        bits = [one.result() for one in done if not one.exception() and one.result()]
+        report(table, bits, wanted)
+    for error in failed:
+        print("BAD", error)
+    if failed or any(one != wanted for one in bits):
+        raise SystemExit("other bits, or a training that failed")
 
 
 if __name__ == "__main__":

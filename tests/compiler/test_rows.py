@@ -267,3 +267,31 @@ def test_the_layers_of_a_model_are_one_row():
     page = html.unescape(report._repr_html_())
     assert page.count("because the product needs more of") == 3
     assert "of <code>layers[2]['w']</code>" in page
+
+
+def test_what_is_computed_from_an_argument_is_not_the_argument():
+    """XLA fuses the sum of a few elements into one computation with one operand."""
+    report = sw.explain(lambda x: x.sum(), shaped(64), mesh=sw.mesh(data=8), in_specs=P("data"))
+    (use,) = report.collectives
+    assert (use.name, use.of) == ("psum", "")
+
+
+@pytest.mark.parametrize("compile", ["auto", True])
+def test_an_argument_that_no_line_uses_may_have_a_spec_that_does_not_divide_it(compile):
+    mesh, args = sw.mesh(data=8), (shaped(64), shaped(7))
+    f = jax.shard_map(
+        lambda x: jax.lax.psum(x, "data"), mesh=mesh, in_specs=P("data"), out_specs=P()
+    )
+    for one in (f, jnp.sum):
+        report = sw.explain(
+            lambda x, y, one=one: one(x), *args, mesh=mesh, in_specs=P("data"), compile=compile
+        )
+        assert [use.name for use in report.collectives] == ["psum"]
+        assert [array.used for array in report.arguments] == [True, False]
+    assert report.notes[0] == (
+        "y: a dimension of size 7 is split over data, 8 devices, which jit refuses. The program "
+        "does not use it, and it is compiled as if every device held all of it: leave it out, or "
+        "pad it."
+    )
+    with pytest.raises(sw.ShardwiseError, match="y: a dimension of size 7 is split over data"):
+        sw.explain(lambda x, y: x.sum() + y.sum(), *args, mesh=mesh, in_specs=P("data"))

@@ -1,23 +1,25 @@
 """Random programs, read and run: `python -m tests.meaning --count 5000 --seed 1 --tally FILE`.
 
-Each program is proved (or not) against itself on one device, and run. What is proved has to be the
-same in numbers, and every value that has a meaning has to be what the devices hold. `--kind
-results` looks at the results only and is ten times as quick, `--kind fuzz` takes the programs of
-`tests.fuzz`. `--kind rules` attacks each rule in each dtype (`attack`) and compares every value of
-small programs for it; it reports the attempts and fails for a rule without one (4,000 programs try
-every rule in every dtype). Programs run in worker processes of a few dozen each; a worker that dies
-is reported with its numbers. The tally is JSON; with the same tally, the same command goes on with
-the programs that come next.
+Each program is proved (or not) against itself on one device, and run on real virtual devices. What
+is proved has to be the same in numbers, and every value that has a meaning has to be what the
+devices hold. `--kind results` compares the results only and is ten times as quick, `--kind fuzz`
+takes the programs of `tests.fuzz`. `--kind rules` attacks each rule in each dtype (`attack`) and
+compares every value of small programs for it; it reports the attempts and fails for a rule without
+one (4,000 programs try every rule in every dtype). Programs run in worker processes, a hundred in
+each. If one dies, its error is reported and the programs after that one run in a new process. The
+tally is JSON; with the same tally, the same command continues where it ended.
 """
 
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import json
 import os
 import subprocess
 import sys
 import time
+import traceback
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -26,7 +28,8 @@ from ..devices import request_devices
 from ..fuzz.flags import environment
 
 PER_WORKER = 100
-PATIENCE = 3600.0
+PATIENCE = 300.0
+"""The seconds after which a program counts as one that hangs."""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -35,14 +38,18 @@ def main(argv: list[str] | None = None) -> int:
     if options.worker:
         return _work(options)
     started = shown = time.monotonic()
+    until = started + options.seconds
     held = _read(options)
     total, failures = Counter(held["counts"]), list(held["failures"])
-    options.start, started = max(options.start, held["next"]), started - held["seconds"]
     stop = options.start + options.count
+    options.start, started = max(options.start, held["next"]), started - held["seconds"]
+    environment()  # cached before the threads ask for it
     chunks = [(n, min(PER_WORKER, stop - n)) for n in range(options.start, stop, PER_WORKER)]
     with ThreadPoolExecutor(options.workers) as pool:
-        told = pool.map(lambda chunk: _chunk(options, *chunk), chunks)
+        told = pool.map(lambda chunk: _chunk(options, *chunk, until), chunks)
         for (start, count), found in zip(chunks, told, strict=True):
+            if found is None:
+                break
             total.update(found["counts"])
             failures += found["failures"]
             for one in found["failures"]:
@@ -82,6 +89,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=int, default=0, help="which programs")
     parser.add_argument("--start", type=int, default=0, help="the number of the first program")
     parser.add_argument("--workers", type=int, default=1, help="processes at a time")
+    parser.add_argument("--seconds", type=float, default=1e9, help="start no programs after that")
     parser.add_argument("--tally", help="a file for the counts, as JSON, kept up to date")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     return parser
@@ -115,28 +123,32 @@ def _write(
         json.dump(found, file, indent=2)
 
 
-def _chunk(options: argparse.Namespace, start: int, count: int) -> dict[str, Any]:
-    command = [sys.executable, "-m", "tests.meaning", "--worker", "--kind", options.kind]
-    command += ["--seed", str(options.seed), "--start", str(start), "--count", str(count)]
-    quiet = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
-    process = subprocess.Popen(command, env=environment(), **quiet)
-    try:
-        text, _ = process.communicate(timeout=PATIENCE)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        text = process.communicate()[0]
+def _chunk(
+    options: argparse.Namespace, start: int, count: int, until: float
+) -> dict[str, Any] | None:
+    """Run programs in a worker process, and in another one after each program that ends it."""
+    if time.monotonic() > until:
+        return None
     counts: Counter = Counter()
     failures: list[str] = []
-    last = start - 1
-    for line in text.splitlines():
-        if line.startswith("{"):
-            found = json.loads(line)
-            counts.update(found["counts"])
-            failures += [f"{options.kind} {found['number']}: {why}" for why in found["failures"]]
-            last = found["number"]
-    if process.returncode or last != start + count - 1:
-        counts["workers that died"] += 1
-        failures.append(f"{options.kind} {last + 1}: the worker died or hung")
+    stop = start + count
+    while start < stop:
+        command = [sys.executable, "-m", "tests.meaning", "--worker", "--kind", options.kind]
+        command += ["--seed", str(options.seed), "--start", str(start)]
+        command += ["--count", str(stop - start)]
+        process = subprocess.run(command, env=environment(), capture_output=True, text=True)
+        reports = [json.loads(line) for line in process.stdout.splitlines() if line[:1] == "{"]
+        if not reports:
+            raise SystemExit(f"a worker does not start:\n{process.stderr}")
+        for report in reports[1:]:
+            counts.update(report["counts"])
+            failures += [f"{options.kind} {report['number']}: {why}" for why in report["failures"]]
+        start += len(reports) - 1
+        if start < stop:
+            counts["workers that died"] += 1
+            last = process.stderr[-2000:]
+            failures.append(f"{options.kind} {start}: the worker died or hung:\n{last}")
+            start += 1
     return {"counts": counts, "failures": failures}
 
 
@@ -146,8 +158,13 @@ def _work(options: argparse.Namespace) -> int:
 
     from . import campaign
 
+    print(json.dumps({"jax": jax.__version__}), flush=True)
     for number in range(options.start, options.start + options.count):
-        counts, failures = campaign.KINDS[options.kind](options.seed, number)
+        faulthandler.dump_traceback_later(PATIENCE, exit=True)
+        try:
+            counts, failures = campaign.KINDS[options.kind](options.seed, number)
+        except Exception:
+            counts, failures = {}, [traceback.format_exc()]
         report = {"number": number, "counts": counts, "failures": failures}
         print(json.dumps(report), flush=True)
         if number % 20 == 19:

@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from jax import P, lax
 
@@ -10,6 +11,8 @@ from shardwise._meaning import Reading
 from tests.check.corpus import pairs
 from tests.check.marks import line_of
 from tests.support import normal
+
+from . import campaign
 
 X = normal(8, 8)
 
@@ -367,3 +370,18 @@ def test_a_cause_that_is_silenced_silences_nothing_else():
     verdict = sw.check(sharded(body, specs, (P(), P())), *args, mesh={"data": [1, 4]})
     assert not verdict
     assert [(one.code, one.leaf) for one in verdict.findings] == [("SW109", "result[1]")]
+
+
+def test_a_maximum_that_is_right_for_these_numbers_only():
+    """The first device has the largest element, and returns its own maximum: refuted."""
+    x = -jnp.arange(8.0)
+    proof = sw.prove(sharded(jnp.max, check_vma=False), x, mesh=sw.mesh(data=2))
+    assert proof.status == "refuted"
+    assert proof.numbers == "By numbers, on {data: 2}: result differs between devices."
+
+
+def test_the_campaign_tries_other_numbers_before_a_refutation_is_false():
+    f, x = sharded(jnp.max, check_vma=False), -np.arange(8.0, dtype=np.float32)
+    counts, failures = campaign.results(f, [x], {"data": 2})
+    assert not failures
+    assert counts["results refuted, numbers same"] == counts["  different with other numbers"] == 1

@@ -1,15 +1,18 @@
 """Plant bugs in the package, one at a time, and report which tests find them.
 
     python -m tests.mutants                        # 120 of them, on all cores but one
+    python -m tests.mutants --count 100 --jobs 10 --minutes 9 --journal mutants.jsonl
     python -m tests.mutants --count 30 --area engine --jobs 2
     python -m tests.mutants --list                 # only say what would be planted
 
-For each bug the tests of its area run until one fails: first those of `make test`, then those that
-only `make test-all` runs, the quickest file first, each suite for at most `--seconds`. A bug that
-neither finds may be one that changes nothing that can be seen, such as a number that only makes a
-program slower. Tests that fail without any bug, as a missing package makes them, are found first
-and left out. Needs pytest and what shardwise needs; no network. Every process works in a copy of
-the checkout.
+For each bug the tests of its area run until one fails: first those of `make test`, for all bugs,
+then those that only `make test-all` runs, for the bugs that are left; each suite for at most
+`--seconds`. A test that finds a bug must pass without it: one that does not, as a missing package
+makes it, is left out. A bug that neither suite finds may be one that changes nothing that can be
+seen, such as a number that only makes a program slower.
+
+The journal gets a line for each bug and suite, and the same command goes on from it. Needs pytest
+and what shardwise needs; no network. Every process works in a copy of the checkout.
 """
 
 from __future__ import annotations
@@ -19,153 +22,148 @@ import concurrent.futures
 import dataclasses
 import json
 import os
-import queue
 import re
-import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
+
+from tests.copies import ROOT, Copies, environment
 
 from .areas import AREAS
 from .sites import Mutant, draw
 
-ROOT = Path(__file__).parents[2]
 SUITES = {
     "make test": "not cluster and not second and not rare",
     "make test-all": "rare and not cluster and not second",
 }
-LEFT_OUT = shutil.ignore_patterns(".venv*", ".git", "__pycache__", "site", "dist", ".fuzz")
 NO_TESTS = 5
 FAILED = re.compile(r"^(?:FAILED|ERROR) (tests/\S.*?)(?: - .*)?$", re.MULTILINE)
 
+FOUND, MISSED, TIME_WAS_UP = "found", "missed", "the time was up"
 
-@dataclasses.dataclass
-class Measured:
-    """The tests of one file in one suite: what fails without a bug, and how long they take."""
 
-    file: str
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """What one suite says of one bug."""
+
+    mutant: str
     suite: str
-    failing: list[str]
-    seconds: float
-    usable: bool
-
-
-class Copies:
-    """Copies of the checkout, one for each process, made when they are first needed."""
-
-    def __init__(self, folder: Path):
-        self.folder, self.free, self.made = folder, queue.SimpleQueue(), 0
-
-    def take(self) -> Path:
-        try:
-            return self.free.get_nowait()
-        except queue.Empty:
-            self.made += 1
-            copy = self.folder / f"copy{self.made}"
-            shutil.copytree(ROOT, copy, ignore=LEFT_OUT)
-            return copy
-
-
-def run_tests(
-    copy: Path, tests: list[str], suite: str, left_out: list[str], limit: float, stop: bool
-) -> tuple[int | None, str]:
-    """Run tests of a copy; the exit status, None where the time was up, and what was printed."""
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", SUITES[suite]]
-    command += [*(["-x"] if stop else []), "--tb=line", "-rfE"]
-    command += [f"--deselect={name}" for name in left_out]
-    env = os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": str(copy), "OMP_NUM_THREADS": "1"}
-    env.pop("PYTHONDONTWRITEBYTECODE", None)
-    with tempfile.TemporaryFile("w+") as out:
-        process = subprocess.Popen(
-            [*command, *tests], cwd=copy, env=env, stdout=out, stderr=out, start_new_session=True
-        )
-        try:
-            code = process.wait(limit)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, 9)
-            process.wait()
-            code = None
-        out.seek(0)
-        return code, out.read()
-
-
-def baseline(copies: Copies, file: str, suite: str, limit: float) -> Measured:
-    """Run the tests of a file without a bug."""
-    copy = copies.take()
-    began = time.monotonic()
-    code, shown = run_tests(copy, [file], suite, [], limit, stop=False)
-    copies.free.put(copy)
-    failing = FAILED.findall(shown)
-    usable = code in (0, 1, NO_TESTS) and file not in failing
-    return Measured(file, suite, failing, time.monotonic() - began, usable)
-
-
-@dataclasses.dataclass
-class Result:
-    """What found a bug."""
-
-    mutant: Mutant
-    area: str
-    suite: str | None = None
+    outcome: str
     test: str = ""
     seconds: float = 0.0
 
 
-def judge(
-    copies: Copies, mutant: Mutant, area: str, tests: list[Measured], budget: float, number: int
-) -> Result:
-    """Plant a bug and run the tests of its area, suite by suite, until one finds it."""
-    copy, result, began = copies.take(), Result(mutant, area), time.monotonic()
-    path = copy / mutant.file
-    source = path.read_bytes()
-    try:
-        path.write_bytes(mutant.planted(source))
-        # Python looks at seconds and size to see whether what it compiled before is out of date.
-        os.utime(path, (2e9 + number, 2e9 + number))
-        for suite in SUITES:
-            used = [each for each in tests if each.suite == suite]
-            left_out = [name for each in used for name in each.failing]
-            if not used:
-                continue
-            files = [each.file for each in used]
-            code, shown = run_tests(copy, files, suite, left_out, budget, stop=True)
-            if code is None:
-                result.test = "the time was up"
-            elif code not in (0, NO_TESTS):
+class Runner:
+    """Runs tests in copies of the checkout, until the time is up."""
+
+    def __init__(self, copies: Copies, seconds: float, ends: float):
+        self.copies, self.seconds, self.ends = copies, seconds, ends
+        self.lock = threading.Lock()
+        self.sound: dict[str, bool] = {}
+
+    def run(
+        self, copy: Path, tests: Sequence[str], suite: str | None, seconds: float, *args: str
+    ) -> tuple[int | None, str]:
+        """Run tests of a copy; the exit status, None where the time was up, and what it printed."""
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+        command += ["-x", "--tb=line", "-rfE", *(["-m", SUITES[suite]] if suite else []), *args]
+        with tempfile.TemporaryFile("w+", encoding="utf-8") as out:
+            process = subprocess.Popen(
+                [*command, *tests],
+                cwd=copy,
+                env=environment(copy, OMP_NUM_THREADS="1"),
+                stdout=out,
+                stderr=out,
+                start_new_session=True,
+            )
+            try:
+                status = process.wait(max(0.0, min(seconds, self.ends - time.monotonic())))
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+                status = None
+            out.seek(0)
+            return status, out.read()
+
+    def passes(self, copy: Path, test: str) -> bool:
+        """Whether a test passes without a bug."""
+        if test not in self.sound:
+            status, _ = self.run(copy, [test], None, float("inf"))
+            if status is None:
+                return False
+            with self.lock:
+                self.sound[test] = status == 0
+        return self.sound[test]
+
+    def unsound(self) -> list[str]:
+        """Return the tests that fail without a bug."""
+        with self.lock:
+            return [test for test, sound in self.sound.items() if not sound]
+
+    def judge(self, mutant: Mutant, suite: str, files: Sequence[str], number: int) -> Outcome:
+        """Plant a bug and run the tests of its area until one finds it."""
+        copy, began = self.copies.take(), time.monotonic()
+        path = copy / mutant.file
+        source = path.read_bytes()
+
+        def write(text: bytes, seconds: float) -> None:
+            # Python compiles again what has other seconds or another size.
+            path.write_bytes(text)
+            os.utime(path, (seconds + number, seconds + number))
+
+        outcome, test = MISSED, ""
+        while True:
+            unsound = self.unsound()
+            # A file that cannot be imported has no tests to deselect.
+            left_out = [f"--{'deselect' if '::' in name else 'ignore'}={name}" for name in unsound]
+            write(mutant.planted(source), 2.0e9)
+            left = self.seconds - (time.monotonic() - began)
+            status, shown = self.run(copy, files, suite, left, *left_out)
+            write(source, 2.1e9)
+            if status is None:
+                outcome = TIME_WAS_UP
+            elif status not in (0, NO_TESTS):
                 found = FAILED.search(shown)
-                result.suite, result.test = suite, found[1] if found else f"exit status {code}"
-                break
-    finally:
-        path.write_bytes(source)
-        os.utime(path, (2.1e9 + number, 2.1e9 + number))
-        copies.free.put(copy)
-    result.seconds = time.monotonic() - began
-    return result
+                outcome, test = FOUND, found[1] if found else f"exit status {status}"
+                if found and not self.passes(copy, test):
+                    outcome = TIME_WAS_UP
+                    if test in set(self.unsound()) - set(unsound):
+                        continue
+            break
+        self.copies.give_back(copy)
+        return Outcome(str(mutant), suite, outcome, test, round(time.monotonic() - began, 1))
 
 
-def chosen(tests: list[Measured], files: list[str]) -> list[Measured]:
-    """Return the tests of these files that pass without a bug, the quickest ones first."""
-    usable = [each for each in tests if each.usable and each.file in files]
-    return sorted(usable, key=lambda each: each.seconds)
+def report(planned: Sequence[tuple[str, Mutant]], outcomes: Sequence[Outcome]) -> str:
+    """Return how many bugs each suite finds, by area, and those that none finds."""
+    known = {(each.mutant, each.suite): each for each in outcomes}
+    short, rare = SUITES
 
+    def judged(mutant: Mutant, suite: str) -> str:
+        return known[str(mutant), suite].outcome if (str(mutant), suite) in known else "not tried"
 
-def report(results: list[Result]) -> str:
-    """Return how many bugs each suite finds, by area and kind, and those that none finds."""
     lines = ["| planted in | bugs | found by make test | by make test-all |", "|---|---|---|---|"]
-    groups = {name: [r for r in results if r.area == name] for name in AREAS}
-    groups |= {"all": results}
-    for name, group in groups.items():
-        short = sum(r.suite == "make test" for r in group)
-        both = sum(r.suite is not None for r in group)
+    for name in [*AREAS, "all"]:
+        group = [mutant for area, mutant in planned if name in (area, "all")]
+        by_test = sum(judged(mutant, short) == FOUND for mutant in group)
+        by_both = sum(FOUND in (judged(mutant, short), judged(mutant, rare)) for mutant in group)
         if group:
-            lines.append(f"| {name} | {len(group)} | {short} | {both} |")
-    lines += ["", "Found only by make test-all:"]
-    lines += [f"  {r.mutant} ({r.test})" for r in results if r.suite == "make test-all"]
-    lines += ["", "Found by none of the tests of the area:"]
-    lines += [f"  {r.mutant}" for r in results if r.suite is None]
-    return "\n".join(lines)
+            lines.append(f"| {name} | {len(group)} | {by_test} | {by_both} |")
+    alone, neither = ["", "Found only by make test-all:"], ["", "Found by neither:"]
+    for _, mutant in planned:
+        if judged(mutant, short) == FOUND:
+            continue
+        if judged(mutant, rare) == FOUND:
+            alone.append(f"  {mutant} ({known[str(mutant), rare].test})")
+        else:
+            said = f"make test: {judged(mutant, short)}; the rest: {judged(mutant, rare)}"
+            neither.append(f"  {mutant} ({said})")
+    return "\n".join([*lines, *alone, *neither])
 
 
 def main() -> None:
@@ -177,8 +175,9 @@ def main() -> None:
     parser.add_argument("--area", choices=AREAS, nargs="+", default=list(AREAS))
     parser.add_argument("--jobs", type=int, default=max(1, (os.cpu_count() or 2) - 1))
     parser.add_argument("--seconds", type=float, default=60, help="for each suite and bug (60)")
+    parser.add_argument("--minutes", type=float, default=600, help="for all of it (600)")
     parser.add_argument("--list", action="store_true", help="say what would be planted")
-    parser.add_argument("--json", type=Path, help="write the results here too")
+    parser.add_argument("--journal", type=Path, help="a line for each bug and suite")
     asked = parser.parse_args()
     total = sum(AREAS[name].share for name in asked.area)
     counts = {name: round(asked.count * AREAS[name].share / total) for name in asked.area}
@@ -191,41 +190,51 @@ def main() -> None:
         for name, mutant in planned:
             print(f"{name}: {mutant}")
         return
+    outcomes: list[Outcome] = []
+    if asked.journal and asked.journal.exists():
+        lines = asked.journal.read_text(encoding="utf-8").splitlines()
+        outcomes += [Outcome(**json.loads(line)) for line in lines]
+
+    def keep(outcome: Outcome) -> None:
+        outcomes.append(outcome)
+        print(f"{outcome.outcome}: {outcome.mutant} [{outcome.suite}, {outcome.test}, "
+              f"{outcome.seconds:.0f} s]", flush=True)  # fmt: skip
+        if asked.journal:
+            with open(asked.journal, "a", encoding="utf-8") as file:
+                file.write(json.dumps(dataclasses.asdict(outcome)) + "\n")
+
+    ends = time.monotonic() + 60 * asked.minutes
     with tempfile.TemporaryDirectory(prefix="shardwise-mutants-") as folder:
-        results = run(planned, Copies(Path(folder)), asked.jobs, asked.seconds)
-    print(report(results))
-    if asked.json:
-        asked.json.write_text(json.dumps([dataclasses.asdict(r) for r in results], indent=1))
+        tests = Runner(Copies(Path(folder)), asked.seconds, ends)
+        for suite in SUITES:
+            judge_all(planned, suite, tests, outcomes, asked.jobs, keep)
+    print(report(planned, outcomes))
+    for test in tests.unsound():
+        print(f"Fails without a bug, and was left out: {test}")
 
 
-def run(
-    planned: list[tuple[str, Mutant]], copies: Copies, jobs: int, budget: float
-) -> list[Result]:
-    """Find out what passes without a bug, then plant them all."""
-    files = {name: AREAS[name].test_files(ROOT) for name, _ in planned}
-    every = sorted({file for found in files.values() for file in found})
+def judge_all(
+    planned: Sequence[tuple[str, Mutant]],
+    suite: str,
+    tests: Runner,
+    outcomes: Sequence[Outcome],
+    jobs: int,
+    keep: Callable[[Outcome], None],
+) -> None:
+    """Let one suite judge all bugs that neither it nor an earlier suite has judged."""
+    done = {each.mutant for each in outcomes if each.suite == suite or each.outcome == FOUND}
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
-        known = [
-            pool.submit(baseline, copies, file, suite, 2 * budget)
-            for file in every
-            for suite in SUITES
-        ]
-        tests = [each.result() for each in known]
-        for each in tests:
-            if each.failing or not each.usable:
-                what = f"{len(each.failing)} tests are" if each.usable else "it is"
-                print(f"{each.file} ({each.suite}): {what} left out", flush=True)
         waiting = [
-            pool.submit(judge, copies, mutant, name, chosen(tests, files[name]), budget, number)
-            for number, (name, mutant) in enumerate(planned)
+            pool.submit(tests.judge, mutant, suite, AREAS[area].test_files(ROOT), number)
+            for number, (area, mutant) in enumerate(planned)
+            if str(mutant) not in done
         ]
-        results = []
-        for done in concurrent.futures.as_completed(waiting):
-            result = done.result()
-            results.append(result)
-            verdict = f"found by {result.suite}" if result.suite else "NOT FOUND"
-            print(f"{verdict}: {result.mutant} [{result.test}, {result.seconds:.0f} s]", flush=True)
-    return results
+        for each in concurrent.futures.as_completed(waiting):
+            if not each.cancelled():
+                keep(each.result())
+            if time.monotonic() > tests.ends:
+                for other in waiting:
+                    other.cancel()
 
 
 if __name__ == "__main__":

@@ -6,9 +6,11 @@ import ast
 
 import pytest
 
-from .__main__ import ROOT, Measured, chosen
+from tests.copies import ROOT, Copies
+
+from .__main__ import FOUND, MISSED, SUITES, TIME_WAS_UP, Outcome, Runner, report
 from .areas import AREAS
-from .sites import draw, mutants
+from .sites import Mutant, draw, mutants
 
 
 @pytest.mark.parametrize("area", AREAS)
@@ -36,11 +38,45 @@ def test_bugs_are_drawn_from_all_files_and_the_same_for_a_seed():
     assert len({mutant.file for mutant in first}) > len(files) / 2
 
 
-def test_the_tests_that_pass_are_used_the_quickest_first():
-    tests = [
-        Measured("slow", "make test", [], 50, True),
-        Measured("quick", "make test", [], 5, True),
-        Measured("broken", "make test", [], 1, False),
-        Measured("another area", "make test", [], 1, True),
+def test_a_report_counts_what_each_suite_finds():
+    mutants = [Mutant("shardwise/x.py", line, 0, 1, "a", "b", "constant") for line in range(1, 5)]
+    short, rare = SUITES
+    outcomes = [
+        Outcome(str(mutants[0]), short, FOUND, "tests/test_x.py::test_a"),
+        Outcome(str(mutants[1]), short, MISSED),
+        Outcome(str(mutants[1]), rare, FOUND, "tests/test_x.py::test_b"),
+        Outcome(str(mutants[2]), short, TIME_WAS_UP),
+        Outcome(str(mutants[2]), rare, MISSED),
     ]
-    assert [each.file for each in chosen(tests, ["slow", "quick", "broken"])] == ["quick", "slow"]
+    text = report([("engine", mutant) for mutant in mutants], outcomes)
+    assert "| engine | 4 | 1 | 2 |" in text
+    assert "| all | 4 | 1 | 2 |" in text
+    assert f"  {mutants[1]} (tests/test_x.py::test_b)" in text
+    assert f"  {mutants[2]} (make test: the time was up; the rest: missed)" in text
+    assert f"  {mutants[3]} (make test: not tried; the rest: not tried)" in text
+
+
+def test_a_test_that_finds_a_bug_passes_without_it(tmp_path, monkeypatch):
+    """What fails anyhow is left out, and the tests after it are asked."""
+    (tmp_path / "copy1").mkdir()
+    (tmp_path / "copy1" / "x.py").write_bytes(b"ok")
+    copies = Copies(tmp_path)
+    copies.give_back(tmp_path / "copy1")
+    tests = Runner(copies, seconds=60.0, ends=float("inf"))
+
+    def run(copy, names, suite, seconds, *args):
+        broken = "tests/t.py::always"
+        if broken in names or not any(broken in arg for arg in args):
+            return 1, f"FAILED {broken} - assert\n"
+        planted = (copy / "x.py").read_bytes() != b"ok"
+        if planted or "tests/t.py::finds" not in names:
+            return 1, "FAILED tests/t.py::finds - assert\n"
+        return 0, ""
+
+    monkeypatch.setattr(tests, "run", run)
+    tests.sound["tests/t.py::finds"] = True
+    mutant = Mutant("x.py", 1, 0, 2, "ok", "(no)", "constant")
+    outcome = tests.judge(mutant, next(iter(SUITES)), ["tests/t.py"], 0)
+    assert (outcome.outcome, outcome.test) == (FOUND, "tests/t.py::finds")
+    assert tests.unsound() == ["tests/t.py::always"]
+    assert (tmp_path / "copy1" / "x.py").read_bytes() == b"ok"

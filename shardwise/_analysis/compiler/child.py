@@ -43,7 +43,7 @@ def _compile(request: Request) -> str:
 
     with _logging_to(Path(request.folder, "log")):
         try:
-            compile_into(request.folder, request.lowered, request.narrow)
+            compile_into(request.folder, request.lowered)
         except Exception as raised:
             return f"{type(raised).__name__}: {raised}"
     return ""

@@ -124,6 +124,7 @@ def compiled(
     traced: Traced,
     inputs: Sequence[Input],
     mesh: Mesh | AbstractMesh,
+    platform: str = "cpu",
     constrained: Mapping[int, PartitionSpec] | None = None,
 ) -> Compiled:
     """Compile a program for the mesh; raise `CompileError` if that fails.
@@ -139,21 +140,28 @@ def compiled(
         for item, aval in zip(inputs, types, strict=True)
     ]
     donated = [place for place, item in enumerate(inputs) if item.donated]
-    lowered = lower(traced.program.jaxpr, shaped, mesh, donated, constrained)
-    files = worker.compiled(lowered, narrow=True)
+    lowered = lower(traced.program.jaxpr, shaped, mesh, donated, constrained, platform)
+    files = worker.compiled(lowered)
     return Compiled(dict(mesh.shape), lowered.devices, tuple(inputs), files)
+
+
+def uneven(one: Input, shape: Sequence[int], mesh: Mesh | AbstractMesh) -> str:
+    """Return which dimension of an input its spec does not divide, or empty."""
+    for size, names in zip(shape, split_over(one.spec), strict=False):
+        parts = math.prod(mesh.shape[name] for name in names)
+        if size % parts:
+            return f"a dimension of size {size} is split over {', '.join(names)}, {parts} devices"
+    return ""
 
 
 def _refuse_uneven(one: Input, shape: Sequence[int], mesh: Mesh | AbstractMesh) -> None:
     """Raise unless the dimensions of an argument are divisible as its spec requires."""
-    for size, names in zip(shape, split_over(one.spec), strict=False):
-        parts = math.prod(mesh.shape[name] for name in names)
-        if size % parts:
-            raise ShardingError(
-                explain_error(
-                    f"a dimension of size {size} is split over {', '.join(names)}, {parts} devices",
-                    where=one.path or "a constant of the program",
-                    rule="An argument of jit divides evenly over the devices of its spec.",
-                    remedy="pad it, or name a mesh or a spec that divides it.",
-                )
+    if what := uneven(one, shape, mesh):
+        raise ShardingError(
+            explain_error(
+                what,
+                where=one.path or "a constant of the program",
+                rule="An argument of jit divides evenly over the devices of its spec.",
+                remedy="pad it, or name a mesh or a spec that divides it.",
             )
+        )

@@ -17,8 +17,6 @@ class Request:
     folder: str
     lowered: Any
     """A `_jax.compiling.Lowered`."""
-    narrow: bool
-    """Whether low-precision dtypes are kept instead of widened."""
 
 
 def send(stream: BinaryIO, message: Any) -> None:

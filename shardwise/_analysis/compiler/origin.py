@@ -13,9 +13,6 @@ MOVES = frozenset(
 )
 """Operations that return an array, or a part of it, in another form."""
 
-NOTHING = frozenset(("parameter", "constant", "iota", "tuple", "get-tuple-element"))
-"""Operations that compute nothing."""
-
 
 class Origins:
     """The program inputs behind the arrays of a module."""
@@ -41,12 +38,12 @@ class Origins:
             return self._outside(instruction, name)
         if instruction.opcode == "get-tuple-element":
             return self._element(instruction, computation, name)
-        if instruction.opcode in MOVES or (
-            instruction.opcode == "fusion" and self._only_moves(instruction)
-        ):
-            largest = _largest(instruction, computation)
-            return None if largest is None else (largest, name)
-        return None
+        source = None
+        if instruction.opcode in MOVES:
+            source = _largest(instruction, computation)
+        elif instruction.opcode == "fusion" and (place := self._moved(instruction)) is not None:
+            source = computation.get(instruction.operands[place])
+        return None if source is None else (source, name)
 
     def _outside(self, parameter: Instruction, name: str) -> tuple[Instruction, str] | int | None:
         number = int(parameter.inside)
@@ -94,10 +91,13 @@ class Origins:
             return False
         return body[output.operands[0]].opcode == "parameter"
 
-    def _only_moves(self, fusion: Instruction) -> bool:
+    def _moved(self, fusion: Instruction) -> int | None:
+        """Return which operand of a fusion the result is another form of, if any."""
         inner = self.module.computations.get(fusion.attribute("calls").lstrip("%"), {})
-        nonscalar = (inst for inst in inner.values() if any(kind.shape for kind in inst.types))
-        return all(inst.opcode in MOVES | NOTHING for inst in nonscalar)
+        origin = next((line for line in inner.values() if line.root), None)
+        while origin is not None and origin.opcode in MOVES:
+            origin = _largest(origin, inner)
+        return int(origin.inside) if origin is not None and origin.opcode == "parameter" else None
 
 
 def _largest(instruction: Instruction, computation: Computation) -> Instruction | None:

@@ -145,6 +145,8 @@ class Reader:
                 yield self._loop(instruction, context)
             elif instruction.opcode == "conditional":
                 yield self._branches(instruction, context)
+            elif (wrapped := self._wrapped(instruction)) is not None:
+                yield from self._collective(wrapped, wrapped.opcode, computation, name, context)
             elif instruction.opcode in ("call", "async-start"):
                 for called in instruction.called:
                     yield from self._nodes(called, context)
@@ -152,6 +154,19 @@ class Reader:
                 work = Work()
                 add_instruction(work, instruction, computation, self.module)
                 yield work
+
+    def _wrapped(self, start: Instruction) -> Instruction | None:
+        """Return the collective that an asynchronous call runs, with the operands of the call."""
+        if start.opcode != "async-start":
+            return None
+        inner = self.module.computations.get("".join(start.called[:1]), {})
+        for instruction in inner.values():
+            if instruction.opcode == "all-reduce" or instruction.opcode in NAMES:
+                sources = (_source(inner[name], inner) for name in instruction.operands)
+                operands = tuple(start.operands[int(source.inside)] for source in sources)
+                framed = instruction if instruction.frame else _with_metadata(instruction, start)
+                return dataclasses.replace(framed, name=start.name, operands=operands)
+        return None
 
     def _loop(self, instruction: Instruction, around: _Around) -> Node:
         trips = instruction.trips
@@ -288,10 +303,11 @@ def _arrays(
         return
     if opcode in ("ragged-all-to-all", "collective-permute"):  # other operands are offsets
         operands = operands[:1]
+    result_name = _finished(instruction, computation).name
     elements = {
         int(line.attribute("index")): line
         for line in computation.values()
-        if line.opcode == "get-tuple-element" and line.operands == (instruction.name,)
+        if line.opcode == "get-tuple-element" and line.operands == (result_name,)
     }
     asynchronous = instruction.opcode.endswith("-start")
     for place, operand in enumerate(operands):
@@ -299,22 +315,51 @@ def _arrays(
         element = elements.get(place) if len(operands) > 1 and not asynchronous else None
         results = instruction.types[len(operands) :] if asynchronous else instruction.types
         result = results[place] if place < len(results) else kind
-        lines = (element, operand) if len(operands) > 1 else ()
+        lines = (element, _source(operand, computation)) if len(operands) > 1 else ()
         origin = next((line for line in lines if line is not None and line.frame), instruction)
         yield operand.name, kind, result, origin
 
 
 def _with_line(instruction: Instruction, computation: Computation) -> Instruction:
-    """Return a collective without a line, with that of the first operation that uses its result."""
+    """Return a collective without a line, with that of its operand if it is a reduction.
+
+    Otherwise, the line is that of the first operation that uses the result.
+    """
+    if instruction.attribute("to_apply"):
+        source = _source(computation[instruction.operands[0]], computation)
+        if source.frame:
+            return _with_metadata(instruction, source)
     names = {instruction.name}
     for reader in computation.values():
         if not names.isdisjoint(reader.operands):
             if reader.frame and reader.opcode != "tuple":
-                attributes = _METADATA.sub("", instruction.attributes)
-                (metadata,) = _METADATA.findall(reader.attributes)[:1]
-                return dataclasses.replace(instruction, attributes=f"{attributes}, {metadata}")
+                return _with_metadata(instruction, reader)
             names.add(reader.name)
     return instruction
+
+
+def _with_metadata(instruction: Instruction, other: Instruction) -> Instruction:
+    """Return an instruction with the name and the line of another."""
+    attributes = _METADATA.sub("", instruction.attributes)
+    metadata = "".join(_METADATA.findall(other.attributes)[:1])
+    return dataclasses.replace(instruction, attributes=f"{attributes}, {metadata}")
+
+
+def _source(instruction: Instruction, computation: Computation) -> Instruction:
+    """Return what an array is another form of, as far as that has no line itself."""
+    while instruction.opcode in ("bitcast", "copy", "transpose") and not instruction.frame:
+        instruction = computation[instruction.operands[0]]
+    return instruction
+
+
+def _finished(collective: Instruction, computation: Computation) -> Instruction:
+    """Return the end of an asynchronous collective; another is its own."""
+    done = (
+        line
+        for line in computation.values()
+        if line.opcode.endswith("-done") and line.operands == (collective.name,)
+    )
+    return next(done, collective)
 
 
 _METADATA = re.compile(r'metadata=\{(?:[^{}"]|"(?:[^"\\]|\\.)*")*\}')
@@ -324,8 +369,9 @@ def _is_sliced(instruction: Instruction, computation: Computation, module: Modul
     """Return whether all readers of a reduction's result take only a slice of it."""
     if not instruction.opcode.startswith("all-reduce"):
         return False
-    readers = [reader for reader in computation.values() if instruction.name in reader.operands]
-    return bool(readers) and all(_slices(reader, instruction.name, module) for reader in readers)
+    name = _finished(instruction, computation).name
+    readers = [reader for reader in computation.values() if name in reader.operands]
+    return bool(readers) and all(_slices(reader, name, module) for reader in readers)
 
 
 def _slices(reader: Instruction, name: str, module: Module) -> bool:

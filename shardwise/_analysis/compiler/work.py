@@ -57,7 +57,7 @@ def add_instruction(
     work: Work, instruction: Instruction, computation: Computation, module: Module
 ) -> None:
     """Add one instruction of a computation, with everything fused into it."""
-    if instruction.opcode in FREE:
+    if instruction.opcode in FREE or instruction.opcode.endswith("-done"):
         return
     work.operations += 1
     if work.first is None or (instruction.frame and not work.first.frame):
@@ -71,7 +71,7 @@ def add_instruction(
 def _arithmetic(
     work: Work, instruction: Instruction, computation: Computation, module: Module
 ) -> None:
-    if instruction.opcode == "fusion":
+    if instruction.opcode in ("fusion", "fusion-start"):
         for name in instruction.called:
             inner = module.computations.get(name, {})
             for operation in inner.values():

@@ -161,6 +161,21 @@ class Files:
     memory: str
     """The report of the buffer assignment."""
     log: str
+    kind: str = "cpu"
+    """The kind of device: `NVIDIA H200`."""
+
+
+NO_GPU = {
+    "topology not implemented": (
+        "JAX has no CUDA plugin here",
+        'pip install "jax[cuda13]"; platform="cpu" compiles for virtual CPU devices.',
+    ),
+    "No visible GPU": (
+        "no GPU is visible to this process",
+        'a machine with a GPU; platform="h100" compiles for H100s without one.',
+    ),
+}
+"""What a compile for `cuda` fails with where there is no GPU: the reason and the remedy."""
 
 
 def start() -> None:
@@ -169,34 +184,44 @@ def start() -> None:
         _worker()
 
 
-def compiled(lowered: Any, narrow: bool) -> Files:
+def compiled(lowered: Any) -> Files:
     """Compile a module in the process; raise `CompileError` if that fails."""
     seconds = _seconds()
     with _lock, tempfile.TemporaryDirectory(prefix="shardwise-") as folder:
         worker = _worker()
         try:
-            error = worker.ask(Request(folder, lowered, narrow), seconds)
+            error = worker.ask(Request(folder, lowered), seconds)
         except BaseException:  # Ctrl-C too: otherwise the next request would get this answer
             stop()
             raise
         files = _files(Path(folder))
     if not files.optimized:
-        raise CompileError(
-            explain_error(
-                f"XLA does not compile this program: {error}",
-                where="sw.explain(compile=...)",
-                remedy="compile=False explains it from the trace alone.",
-            )
-        )
+        raise _failed(error, lowered.platform)
     return files
+
+
+def _failed(error: str, platform: str) -> CompileError:
+    for sign, (reason, remedy) in NO_GPU.items():
+        if sign in error:
+            rule = "XLA compiles for the GPU of this machine, or for H100s, with JAX's CUDA plugin."
+            where = f'sw.explain(platform="{platform}")'
+            return CompileError(explain_error(reason, where=where, rule=rule, remedy=remedy))
+    return CompileError(
+        explain_error(
+            f"XLA does not compile this program: {error}",
+            where="sw.explain(compile=...)",
+            remedy="compile=False explains it from the trace alone.",
+        )
+    )
 
 
 def _files(folder: Path) -> Files:
     return Files(
-        _text(folder, "*cpu_after_optimizations.txt"),
+        _text(folder, "*pu_after_optimizations.txt"),
         _text(folder, "*.before_spmd-partitioning.txt"),
-        _text(folder, "*cpu_after_optimizations-memory-usage-report.txt"),
+        _text(folder, "*pu_after_optimizations-memory-usage-report.txt"),
         (folder / "log").read_text(errors="replace"),
+        _text(folder, "kind"),
     )
 
 

@@ -11,9 +11,9 @@ from jax.sharding import AbstractMesh, Mesh, PartitionSpec
 from ..._base.doing import doing
 from ..._base.errors import ArgumentError, explain_error, text_of
 from ..._engine.tracing import Traced
-from ..._jax.compiling import meshes_in
+from ..._jax.compiling import PLATFORMS, meshes_in
 from ..._mesh import Axis
-from ..compiler.compile import compiled, inputs_of
+from ..compiler.compile import Input, compiled, inputs_of, uneven
 from ..compiler.worker import CompileError
 from .compiled import Rows, held_arguments, held_results, memory_of, with_redundant, work_of
 from .data import CollectiveUse, MeshAxis, Traffic
@@ -29,11 +29,17 @@ CPU = (
     "messages, hide them behind compute, and reduce-scatter where a CPU reduces and slices."
 )
 
+GPU = (
+    "the compiler's collectives and the memory are those of a compile for {} on hosts of 8, "
+    "without autotuning."
+)
 
 WHOLE = (
     "there is no shard_map in the program and nothing in it is sharded, so every device computes "
     "all of it: give the arguments a sharding, or in_specs=."
 )
+
+ONE = "the mesh has one device, which sends nothing; the program was not compiled."
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,10 +58,21 @@ class Plan:
     """FLOPs of the matrix products of the whole program, without repetitions."""
     suggest: bool = False
     """Whether to look for constraints that send less."""
+    platform: str = "cpu"
+    """A name of `PLATFORMS`."""
 
 
-def refuse_other_compile(compile: Any) -> None:
-    """Raise unless `compile=` is one of the three allowed values."""
+def compile_mode(compile: Any, platform: Any) -> bool | Literal["auto"]:
+    """Return whether to compile; raise unless both arguments have allowed values."""
+    if platform not in PLATFORMS:
+        raise ArgumentError(
+            explain_error(
+                f"platform is {platform!r}",
+                where="sw.explain",
+                rule=f"A program is compiled for {', '.join(PLATFORMS)}.",
+                remedy='platform="cuda" compiles for the GPU of this machine.',
+            )
+        )
     if compile != "auto" and not isinstance(compile, bool):
         raise ArgumentError(
             explain_error(
@@ -65,6 +82,18 @@ def refuse_other_compile(compile: Any) -> None:
                 remedy='compile="auto" compiles what the compiler partitions.',
             )
         )
+    if platform == "cpu":
+        return compile
+    if compile is False:
+        raise ArgumentError(
+            explain_error(
+                f"platform is {platform!r}, and compile is False",
+                where="sw.explain",
+                rule="A platform is what the program is compiled for.",
+                remedy="leave out compile=False.",
+            )
+        )
+    return True
 
 
 def with_compiled(report: Report, traced: Traced, plan: Plan) -> Report:
@@ -74,7 +103,9 @@ def with_compiled(report: Report, traced: Traced, plan: Plan) -> Report:
         return _with_notes(report, plan.left)
     if not traced.program.body.outs:
         return _with_notes(report, plan.left)
-    if not plan.sharded and not _is_split(traced, mesh):
+    if mesh.size == 1 and plan.compile == "auto":
+        return _with_notes(report, [ONE])
+    if mesh.size > 1 and not plan.sharded and not _is_split(traced, mesh):
         return _with_notes(report, [WHOLE])
     if plan.compile == "auto" and mesh.size > LARGEST:
         more = f"for {mesh.size:,} devices it is compiled with compile=True alone."
@@ -95,12 +126,13 @@ def _with_notes(report: Report, notes: Sequence[str]) -> Report:
 def _is_split(traced: Traced, mesh: Mesh | AbstractMesh) -> bool:
     """Return whether anything in a program is sharded."""
     split = any(axis for item in inputs_of(traced) for axis in item.spec.partitions)
-    return mesh.size > 1 and (split or bool(meshes_in(traced.program.jaxpr)))
+    return split or bool(meshes_in(traced.program.jaxpr))
 
 
 def _combined(report: Report, traced: Traced, plan: Plan, mesh: Mesh | AbstractMesh) -> Report:
     inferred = [PartitionSpec(*map(_entry, array.spec)) for array in report.arguments]
-    result = compiled(traced, inputs_of(traced, inferred), mesh)
+    inputs, unplaced = _even(inputs_of(traced, inferred), report, mesh)
+    result = compiled(traced, inputs, mesh, plan.platform)
     doing("reading the compiled program")
     rows = Rows(result, report.collectives)
     steps = rows.steps()
@@ -110,6 +142,8 @@ def _combined(report: Report, traced: Traced, plan: Plan, mesh: Mesh | AbstractM
     results = held_results(result, report.results, axes)
     used_bytes = sum(array.bytes for array in arguments if array.used)
     unused_bytes = sum(array.bytes for array in arguments if not array.used)
+    kind = result.files.kind
+    limits = CPU if plan.platform == "cpu" else GPU.format(f"{mesh.size:,} virtual {kind}")
     memory = memory_of(result, used_bytes, unused_bytes, sum(array.bytes for array in results))
     return dataclasses.replace(
         report,
@@ -121,11 +155,33 @@ def _combined(report: Report, traced: Traced, plan: Plan, mesh: Mesh | AbstractM
         traffic=traffic_of(uses, axes),
         memory=memory or report.memory,
         work=work_of(result, plan.products),
-        notes=(*dict.fromkeys(rows.reasons.replicated()), *notes_of(uses, plan.unread), CPU),
+        notes=(
+            *unplaced,
+            *dict.fromkeys(rows.reasons.replicated()),
+            *notes_of(uses, plan.unread),
+            limits,
+        ),
         compiled=True,
         shardings=tuple(rows.reasons.shardings()),
-        suggestions=suggestions(traced, mesh, result, uses) if plan.suggest else (),
+        suggestions=suggestions(traced, mesh, result, uses, plan.platform) if plan.suggest else (),
     )
+
+
+def _even(
+    inputs: Sequence[Input], report: Report, mesh: Mesh | AbstractMesh
+) -> tuple[list[Input], list[str]]:
+    """Return the inputs, those replicated that no spec divides and no line uses; notes on these."""
+    even, notes = list(inputs), []
+    first = len(inputs) - len(report.arguments)
+    for place, array in enumerate(report.arguments, first):
+        what = "" if array.used else uneven(inputs[place], array.shape, mesh)
+        if what:
+            even[place] = dataclasses.replace(inputs[place], spec=PartitionSpec())
+            notes.append(
+                f"{array.path}: {what}, which jit refuses. The program does not use it, and it is "
+                "compiled as if every device held all of it: leave it out, or pad it."
+            )
+    return even, notes
 
 
 def _entry(names: Sequence[str]) -> Any:

@@ -18,7 +18,7 @@ from ..._mesh import AbstractMesh, Axis, Mesh, MeshLike, Placement, axes_of, pla
 from ..._program import Body, Passes, Var, annotate, build, is_sharded, walk
 from ..._program.where import place_of
 from ..compiler.compile import mesh_of
-from .combine import Plan, refuse_other_compile, traffic_of, with_compiled
+from .combine import Plan, compile_mode, traffic_of, with_compiled
 from .data import Held, MeshAxis, Work
 from .hardware import Hardware, find
 from .meant import Meant
@@ -41,6 +41,7 @@ def explain(
     static_argnums: int | Iterable[int] | None = None,
     static_argnames: str | Iterable[str] | None = None,
     compile: bool | Literal["auto"] = "auto",
+    platform: Literal["cpu", "cuda", "h100"] = "cpu",
     suggest: bool = False,
     progress: Telling = None,
 ) -> Report:
@@ -48,7 +49,7 @@ def explain(
 
     `f` is traced, not run: arguments may be `jax.ShapeDtypeStruct`s, and the mesh may have any
     size. Programs that the compiler partitions (`jit` with shardings, `with_sharding_constraint`,
-    Explicit axes) are compiled in another process, for as many virtual CPU devices as the mesh has.
+    Explicit axes) are compiled in another process, for as many virtual devices as the mesh has.
 
     Args:
         f: The function: with `jax.shard_map` inside, partitioned by the compiler, or both.
@@ -65,6 +66,9 @@ def explain(
         compile: Whether to compile the program and read the collectives off the optimised HLO.
             `"auto"` compiles if the compiler decides what is sent, up to 2,048 devices; `True`
             always, `False` never: then only collectives that the program calls are known.
+        platform: What to compile for. `"cpu"` works everywhere; `"cuda"` compiles for the GPU of
+            this machine, as often as the mesh has devices; `"h100"` for H100s, which need not
+            exist. Both need JAX's CUDA plugin, and always compile.
         suggest: Whether to look for a `with_sharding_constraint` on an argument that sends less.
             Each is compiled, and those that send less are in `report.suggestions`.
         progress: Where to show progress: None for a temporary line on a terminal, True for lines
@@ -95,7 +99,7 @@ def explain(
                 remedy="sw.explain(f, *args, mesh=mesh)",
             )
         )
-    refuse_other_compile(compile)
+    compile = compile_mode(compile, platform)
     machine = None if hardware is None else find(hardware)
     static = Static.of(static_argnums, static_argnames)
     tracing = Tracing(f, mesh, in_specs, static)
@@ -103,7 +107,7 @@ def explain(
         doing("tracing")
         traced = tracing(args, {})
         doing("adding up what is sent, held and computed")
-        report = _report(f, traced, tracing.mesh, compile, suggest)
+        report = _report(f, traced, tracing.mesh, compile, platform, suggest)
     return report if machine is None else report.on(machine)
 
 
@@ -112,6 +116,7 @@ def _report(
     traced: Traced,
     mesh: Mesh | AbstractMesh | None,
     compile: bool | Literal["auto"],
+    platform: str,
     suggest: bool,
 ) -> Report:
     body = _operations(traced)
@@ -159,7 +164,14 @@ def _report(
     )
     unread = left_to_compiler(body, layouts, axes)
     plan = Plan(
-        compile, full_mesh, is_sharded(body), unread, meaning.failed, tally.products, suggest
+        compile,
+        full_mesh,
+        is_sharded(body),
+        unread,
+        meaning.failed,
+        tally.products,
+        suggest,
+        platform,
     )
     return with_compiled(report, traced, plan)
 

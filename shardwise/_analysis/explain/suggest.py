@@ -20,7 +20,11 @@ TRIALS = 6
 
 
 def suggestions(
-    traced: Traced, mesh: Mesh | AbstractMesh, result: Compiled, uses: Sequence[CollectiveUse]
+    traced: Traced,
+    mesh: Mesh | AbstractMesh,
+    result: Compiled,
+    uses: Sequence[CollectiveUse],
+    platform: str,
 ) -> tuple[Suggestion, ...]:
     """Return constraints on one argument that send less than the program does, the best first."""
     base = _sent(result)
@@ -30,7 +34,7 @@ def suggestions(
         doing(f"trying {path} as {units.spec(spec)}")
         try:
             constrained = {place: PartitionSpec(*(row or None for row in spec))}
-            trial = compiled(traced, result.inputs, mesh, constrained)
+            trial = compiled(traced, result.inputs, mesh, platform, constrained)
         except (CompileError, ShardwiseError, TypeError, ValueError):
             continue  # a constraint that the program does not accept, as along Explicit axes
         if _sent(trial) < base:

@@ -160,6 +160,9 @@ def _example(examined: Examined) -> tuple[set[str], str]:
             with np.errstate(all="ignore"):
                 gap = np.abs(wide(got) - wide(want))
             gap = np.where(np.isnan(gap), np.inf, gap)
+            if not gap.any():  # the first device has the right value, and others another
+                differ = f"{result.path} differs between devices."
+                return {result.mesh}, differ
             index = np.unravel_index(int(np.argmax(gap)), got.shape) if got.shape else ()
             place = f"[{', '.join(map(str, map(int, index)))}]" if index else ""
             here, there = _number(got[index]), _number(want[index])

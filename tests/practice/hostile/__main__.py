@@ -1,8 +1,10 @@
-"""Judge the whole list as a class would be judged, and say what got through.
+"""Judge the whole list as a class would be judged, in every condition, and print a table.
 
 A class folder is made with a hostile file for each attack, and an honest one after every tenth.
 Nothing may be right but the honest files, nothing may print ESCAPED, nothing may be written
-outside, the listening port hears nobody, no process is left, and every file has its row.
+outside, the listening port hears nobody, no process is left, no run goes on past its limits, and
+every file has its row. The conditions are root and an ordinary user; with namespaces made by the
+kernel's own calls, with those of bubblewrap, and with Landlock and seccomp alone.
 """
 
 from __future__ import annotations
@@ -19,7 +21,9 @@ import tempfile
 import threading
 import time
 import traceback
+from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +31,10 @@ from typer.testing import CliRunner
 
 from shardwise._cli import app, marking
 from shardwise._practice.exercise import OWN, find, load_all
-from shardwise._practice.sandbox.walls import ALL
+from shardwise._practice.sandbox.host import Sandbox
 
 from .attacks import FILES, LIMITS, NETWORK, PROCESSES, WRITES
+from .corners import DESCRIPTORS, ENCODINGS, LEFTOVERS, OBJECTS, SCREEN
 from .forging import FORGED, SOURCES, TERMINAL
 from .inside import MEMORY, PROGRAMS, PYTHON
 
@@ -40,12 +45,26 @@ CLASSES = {
     "network": NETWORK,
     "limits": LIMITS,
     "forging": FORGED,
-    "terminal": TERMINAL,
-    "sources": SOURCES,
+    "terminal": {**TERMINAL, **SCREEN},
+    "sources": {**SOURCES, **ENCODINGS},
+    "descriptors": DESCRIPTORS,
+    "leftovers": LEFTOVERS,
+    "objects": OBJECTS,
     "memory": MEMORY,
     "python": PYTHON,
     "programs": PROGRAMS,
 }
+KINDS = (*CLASSES, "tricks")
+WITHOUT = {
+    "namespaces": ("bubblewrap",),
+    "bubblewrap": ("unshare",),
+    "Landlock": ("unshare", "bubblewrap"),
+}
+"""The ways to wall a solution off, by what is left out of the walls."""
+
+ORDINARY = 65534
+"""The user that root becomes to judge as an ordinary user."""
+
 CANARY = "CANARY-7c1f"
 FILE = "01_shard_map_psum.py"
 
@@ -170,10 +189,11 @@ def build(world: World, chosen: list[str], judge: int) -> tuple[int, int]:
                 source = world.filled(source, judge).encode("utf-8", "surrogatepass")
             (folder / FILE).write_bytes(source)
             count += 1
-            if count % 10 == 0:
+            if count % 10 == 0 or kind == "leftovers":
                 honest += 1
-                (world.room / f"{kind}: honest {honest}").mkdir()
-                (world.room / f"{kind}: honest {honest}" / FILE).write_text(solution)
+                after = world.room / f"{kind}: {name}, then honest"
+                after.mkdir()
+                (after / FILE).write_text(solution)
     if "tricks" in chosen:
         (world.room / "honest" / "linked").write_text("def shard_map_psum(x): return 0\n")
         tricks(world.room, world.room / "honest" / FILE)
@@ -193,9 +213,9 @@ def nurseries(place: str) -> set[str]:
     return found
 
 
-def marks(room: Path, without: list[str], seconds: float) -> list[dict[str, Any]]:
+def marks(room: Path, without: tuple[str, ...], seconds: float) -> list[dict[str, Any]]:
     """Return the rows of the command that a teacher types."""
-    marking.walls = lambda unsafe: tuple(without)
+    marking.walls = lambda unsafe: without
     words = ["practice", "judge", "--all", str(room), "--format", "json"]
     found = CliRunner().invoke(app, [*words, "--seconds", str(seconds)])
     if found.exit_code > 1 or not isinstance(found.exception, SystemExit | type(None)):
@@ -233,55 +253,127 @@ def faults(row: dict[str, Any]) -> Iterator[str]:
 
 
 def judge_class(
-    world: World, chosen: list[str], without: list[str], seconds: float
-) -> tuple[str, list[str]]:
-    """Judge a class by the command that a teacher types; return a summary and what went wrong."""
-    count, honest = build(world, chosen, os.getpid())
-    files = [
-        one for _, below, names in os.walk(world.room) for one in (*below, *names) if one == FILE
-    ]
+    world: World, chosen: list[str], without: tuple[str, ...], seconds: float
+) -> tuple[Counter[str], list[str]]:
+    """Judge a class by the command that a teacher types.
+
+    Returns how many hostile files of each kind there were, and what went wrong.
+    """
+    _, honest = build(world, chosen, os.getpid())
+    folders = [one.path for one in os.scandir(world.room) if one.is_dir(follow_symlinks=False)]
+    files = sum(FILE in os.listdir(one) for one in folders)
     tempfile.tempdir = str(world.out.parent / "temporary")
     os.mkdir(tempfile.tempdir)
-    began = time.monotonic()
     rows = marks(world.room, without, seconds)
     time.sleep(0.5)
+    hostile = [row for row in rows if "honest" not in row["who"]]
     right = [row for row in rows if "honest" in row["who"] and row["status"] == "right"]
-    failures = [
-        f"{row['who']}: {one}" for row in rows if "honest" not in row["who"] for one in faults(row)
+    failures = [f"{row['who']}: {one}" for row in hostile for one in faults(row)]
+    failures += [
+        f"{row['who']}: took {row['seconds']:.0f} s"
+        for row in hostile
+        if row["seconds"] > PATIENCE * seconds
     ]
     if len(right) != honest:
-        failures.append(f"{len(right)} of {honest} honest files are right")
-    if len(rows) != len(files):
-        failures.append(f"{len(rows)} rows for {len(files)} files")
+        wrong = {row["who"] for row in rows if "honest" in row["who"]} - {r["who"] for r in right}
+        failures.append(f"{len(right)} of {honest} honest files are right, not {sorted(wrong)}")
+    if len(rows) != files:
+        failures.append(f"{len(rows)} rows for {files} files")
     if world.state() != world.before:
         failures.append(f"changed outside: {set(world.state()) ^ set(world.before)}")
     failures += [f"heard: {one!r}" for one in world.heard]
     failures += [f"left behind: process {pid}" for pid in nurseries(tempfile.tempdir)]
-    summary = (
-        f"{len(rows) - honest} hostile and {honest} honest files, {count} of them attacks; "
-        f"without {', '.join(without) or 'nothing'}, as uid {os.getuid()}; "
-        f"{time.monotonic() - began:.0f} s"
-    )
-    return summary, failures
+    return Counter(row["who"].split(":")[0] for row in hostile), failures
+
+
+PATIENCE = 8
+"""A file is run at most in four processes after one another, looked at, and confirmed."""
+
+
+def judge_here(chosen: list[str], way: str, seconds: float) -> dict[str, Any]:
+    """Judge in this process and this condition; return what the table needs."""
+    os.environ["CANARY_SECRET"] = CANARY
+    with Sandbox(without=WITHOUT[way]) as sandbox:
+        warning = sandbox.warning()
+        if warning or (sandbox.walls.namespaces or "Landlock") not in (way, "unshare"):
+            return {"skipped": f"not possible here: {warning or sandbox.walls}"}
+    began = time.monotonic()
+    with (
+        tempfile.TemporaryDirectory() as place,
+        contextlib.closing(World(Path(place))) as world,
+    ):
+        counts, failures = judge_class(world, chosen, WITHOUT[way], seconds)
+    return {"counts": counts, "failures": failures, "seconds": time.monotonic() - began}
+
+
+def judge_as(user: str, way: str, chosen: list[str], seconds: float) -> dict[str, Any]:
+    """Judge in a process of its own, as root or as an ordinary user."""
+    command = [sys.executable, "-m", "tests.practice.hostile", *chosen]
+    command += ["--here", way, "--seconds", str(seconds)]
+    options: dict[str, Any] = {}
+    if user == "root" and os.getuid():
+        return {"skipped": "run the command as root for this one"}
+    if user != "root" and not os.getuid():
+        options = {"user": ORDINARY, "group": ORDINARY, "extra_groups": []}
+    with tempfile.TemporaryDirectory() as home:
+        os.chmod(home, 0o777)
+        environment = {**os.environ, "HOME": home, "TMPDIR": home, "PYTHONDONTWRITEBYTECODE": "1"}
+        try:
+            done = subprocess.run(
+                command, env=environment, capture_output=True, text=True, **options
+            )
+        except PermissionError as error:
+            return {"skipped": f"an ordinary user cannot run this Python: {error}"}
+    if done.returncode:
+        return {"skipped": done.stderr[-2000:]}
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def table(found: dict[str, dict[str, Any]], chosen: list[str]) -> str:
+    """Return how many attacks of each class were stopped in each condition."""
+    there = {name: one for name, one in found.items() if "counts" in one}
+    lines = [["class", *there], ["---", *("---:" for _ in there)]]
+    for kind in chosen:
+        cells = []
+        for one in there.values():
+            through = {text.split(": ")[1] for text in one["failures"] if text.startswith(kind)}
+            count = one["counts"].get(kind, 0)
+            cells.append(f"{count - len(through)} of {count}")
+        lines.append([kind, *cells])
+    lines.append(["seconds", *(f"{one['seconds']:.0f}" for one in there.values())])
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def main() -> None:
-    """Run it all, or the classes named."""
-    known = [*CLASSES, "tricks"]
-    parser = argparse.ArgumentParser(prog="python -m tests.practice.hostile", description=__doc__)
-    parser.add_argument("classes", nargs="*", help=f"by default all: {', '.join(known)}")
-    parser.add_argument("--without", default="", help=f"walls to leave out: {', '.join(ALL)}")
-    parser.add_argument("--seconds", type=float, default=15)
+    """Judge all classes in all conditions, or those named."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.practice.hostile",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("classes", nargs="*", help=f"by default all: {', '.join(KINDS)}")
+    parser.add_argument("--users", nargs="+", default=["root", "user"], choices=["root", "user"])
+    parser.add_argument("--walls", nargs="+", default=list(WITHOUT), choices=list(WITHOUT))
+    parser.add_argument("--seconds", type=float, default=15, help="for one run of a solution")
+    parser.add_argument("--jobs", type=int, default=1, help="conditions at a time")
+    parser.add_argument("--here", choices=list(WITHOUT), help=argparse.SUPPRESS)
     options = parser.parse_args()
-    os.environ["CANARY_SECRET"] = CANARY
-    with tempfile.TemporaryDirectory() as place:
-        world = World(Path(place))
-        without = [one for one in options.without.split(",") if one]
-        summary, failures = judge_class(world, options.classes or known, without, options.seconds)
-        world.close()
-    print(summary)
-    print("\n".join(failures) or "nothing got through")
-    sys.exit(bool(failures))
+    chosen = options.classes or list(KINDS)
+    if options.here:
+        print(json.dumps(judge_here(chosen, options.here, options.seconds)))
+        return
+    asked = [(user, way) for user in options.users for way in options.walls]
+    with ThreadPoolExecutor(options.jobs) as pool:
+        done = pool.map(lambda one: judge_as(*one, chosen, options.seconds), asked)
+        found = {f"{user}, {way}": one for (user, way), one in zip(asked, done, strict=True)}
+    print(table(found, chosen))
+    for name, one in found.items():
+        for text in one.get("failures", [one.get("skipped")]):
+            print(f"{name}: {text}")
+    through = [text for one in found.values() for text in one.get("failures", ())]
+    ran = sum("counts" in one for one in found.values())
+    print(f"{len(through)} things got through; {ran} of {len(found)} conditions were possible here")
+    sys.exit(bool(through) or ran < len(found))
 
 
 if __name__ == "__main__":
