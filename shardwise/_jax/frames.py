@@ -1,13 +1,8 @@
 """Local variables of JAX's functions, read from the traceback of an error.
 
-<<<<<<< 2307e5c^1
 JAX's messages often omit the axis, mesh or function they are about, which the frames in the
-traceback have in local variables. No other module depends on the names of those variables.
-=======
-JAX's messages often leave out which axis, mesh or function they are about; the frames that an error
-passed through have it in their variables. The names of those variables are known here alone. Only
+traceback have in local variables. No other module depends on the names of those variables. Only
 frames between our call and the error are given, and only those of JAX's functions are read.
->>>>>>> 2307e5c^2
 """
 
 from __future__ import annotations

@@ -88,12 +88,8 @@ def inspect(
         doing("tracing")
         traced = Tracing(f, resolved, in_specs, static)(args, {})
         doing("following each value")
-<<<<<<< 2307e5c^1
         program = SimulatedProgram(traced.program.jaxpr, split_replicated=True)
-=======
-        program = SimulatedProgram(traced.program.jaxpr, whole_too=True)
         program.inline(simulate_p.name)
->>>>>>> 2307e5c^2
         meanings, unread = _followed(traced, program)
         doing("running on all devices")
         recorder = Recorder(program, meanings, traced.result_paths)
