@@ -226,7 +226,8 @@ def test_abstract_objects_of_nnx():
     assert isinstance(new, Model)
     assert isinstance(model.table.embedding.get_value(), jax.ShapeDtypeStruct)
     assert numbers.max() == 11
-    assert sw.check(loss, model, ids, mesh={"data": [1, 2]}).drawn
+    reference = functools.partial(loss, mesh=None)  # without one, it would not be run
+    assert sw.check(loss, model, ids, mesh={"data": [1, 2]}, reference=reference).drawn
 
 
 @pytest.mark.filterwarnings("error")
