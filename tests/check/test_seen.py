@@ -1,5 +1,7 @@
 """Data that says nothing is said to say nothing; where there is none, it is drawn."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
