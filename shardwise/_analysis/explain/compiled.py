@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from ..._mesh import split_over
 from ..._program import Where
-from ..._program.where import NOWHERE, caller_in, choose_own
+from ..._program.where import NOWHERE, caller_in, choose_compiled
 from ..compiler.compile import Compiled
 from ..compiler.devices import Spec, spec_of_sharding
 from ..compiler.hlo import Instruction, Type
@@ -93,7 +93,7 @@ class Rows:
 
     def where(self, instruction: Instruction) -> Where:
         """Return the user's line that an instruction comes from."""
-        return choose_own(self.compiled.module.stack(instruction))
+        return choose_compiled(self.compiled.module.stack(instruction))
 
     def _use(self, sent: Sent) -> CollectiveUse:
         line = self.where(sent.instruction)
