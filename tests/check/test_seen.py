@@ -1,5 +1,7 @@
 """Data that says nothing is said to say nothing; where there is none, it is drawn."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -226,7 +228,8 @@ def test_abstract_objects_of_nnx():
     assert isinstance(new, Model)
     assert isinstance(model.table.embedding.get_value(), jax.ShapeDtypeStruct)
     assert numbers.max() == 11
-    assert sw.check(loss, model, ids, mesh={"data": [1, 2]}).drawn
+    reference = functools.partial(loss, mesh=None)  # without one, it would not be run
+    assert sw.check(loss, model, ids, mesh={"data": [1, 2]}, reference=reference).drawn
 
 
 @pytest.mark.filterwarnings("error")
