@@ -88,10 +88,10 @@ _HOME = {
 
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
-        # With the name and the module Python itself says what may have been meant.
+        # With `name` and `obj`, Python appends "Did you mean ...?".
         module = importlib.import_module(__name__)
-        what = f"module 'shardwise' has no attribute {name!r}"
-        raise AttributeError(what, name=name, obj=module)
+        message = f"module 'shardwise' has no attribute {name!r}"
+        raise AttributeError(message, name=name, obj=module)
     home = _HOME[name]
     if home is None:
         value = importlib.import_module(f".{name}", __name__)

@@ -1,4 +1,4 @@
-"""`python -m shardwise` is `shardwise`: Ctrl-C has its words before anything is imported."""
+"""The entry point of `shardwise` and `python -m shardwise`; handles Ctrl-C before any import."""
 
 import os
 import signal
@@ -6,7 +6,7 @@ from typing import Any, NoReturn
 
 
 def main() -> None:
-    """Run the command line: the entry point of `shardwise`."""
+    """Run the command line."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _end)
     from ._cli import main as run
@@ -15,7 +15,7 @@ def main() -> None:
 
 
 def _end(signum: int, frame: Any) -> NoReturn:
-    """What only begins has nothing to put in order; an import might make another error of it."""
+    """Exit at once: a `KeyboardInterrupt` during an import might be turned into another error."""
     os.write(2, b"interrupted\n")
     os._exit(128 + signum)
 

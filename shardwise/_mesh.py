@@ -35,12 +35,12 @@ Placement = tuple[tuple[Axis, ...], ...]
 def mesh(axes: Mapping[str, int] | None = None, /, *names: Any, **sizes: int) -> AbstractMesh:
     """Return a virtual mesh: names and sizes, no devices.
 
-    The result is a `jax.sharding.AbstractMesh` with `Auto` axes. It can be given to
-    `jax.shard_map` and to everything in shardwise that takes a mesh.
+    The result is a `jax.sharding.AbstractMesh` with `Auto` axes. `jax.shard_map` and all functions
+    of shardwise that take a mesh accept it.
 
     Args:
         axes: Axis names and sizes as a mapping, for names that are not Python identifiers.
-        *names: Unsupported. Sizes and names apart, as `jax.make_mesh` takes them, raise an error.
+        *names: Unsupported: separate sizes and names, as in `jax.make_mesh`, raise an error.
         **sizes: Axis names and sizes, in order: `mesh(data=8, model=2)`.
 
     Raises:
@@ -60,7 +60,7 @@ def mesh(axes: Mapping[str, int] | None = None, /, *names: Any, **sizes: int) ->
         raise ShardingError(
             f"axis {twice[0]!r} is given twice, as {axes[twice[0]]!r} and {sizes[twice[0]]!r}",
             where="sw.mesh",
-            rule="Each axis of a mesh has a name of its own.",
+            rule="The axis names of a mesh are distinct.",
             remedy=f"name {twice[0]!r} once.",
         )
     axes |= sizes
@@ -99,7 +99,7 @@ def _right_size(name: str, size: Any) -> str:
     if isinstance(size, str) and size.strip().isdigit():
         return f"{name}={size.strip()}, without quotes."
     if isinstance(size, str) and "," in size:
-        return f"{name}=[{size.strip()}], without quotes, where several are tried."
+        return f"{name}=[{size.strip()}], without quotes, if several sizes are tried."
     if isinstance(size, float) and size >= 1 and size.is_integer():
         return f"{name}={int(size)}"
     if isinstance(size, str):
@@ -131,7 +131,7 @@ def check_at_once(at_once: Any, where: str) -> None:
             f"at_once is {at_once!r}",
             where=where,
             rule="The number of shards computed at once is a positive integer or 'auto'.",
-            remedy="at_once=1 takes the least memory, at_once='auto' weighs it against time.",
+            remedy="at_once=1 uses the least memory; at_once='auto' trades memory for time.",
         )
 
 
@@ -208,6 +208,6 @@ def split_over(spec: PartitionSpec) -> list[tuple[str, ...]]:
 
 
 def near(name: str, known: Iterable[str]) -> str:
-    """Return a hint at the name that was probably meant, or ""."""
+    """Return a hint with the most similar name, or ""."""
     match = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
     return f"did you mean {match[0]!r}?" if match else ""

@@ -21,7 +21,7 @@ import pytest
 from ._runtime.launch.place import process_number
 
 MARKER = (
-    "mesh(**axes): run the test on every mesh of these sizes, given to it as the fixture 'mesh': "
+    "mesh(**axes): run the test on every mesh of these sizes, passed as the fixture 'mesh': "
     "@pytest.mark.mesh(data=[1, 2, 4, 8], model=2)."
 )
 
@@ -33,9 +33,9 @@ class _Nowhere(io.TextIOBase):
         return len(text)
 
 
-@pytest.hookimpl(trylast=True)  # after the reporter is there
+@pytest.hookimpl(trylast=True)  # after the reporter is registered
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the marker; silence the reports of all processes but the first."""
+    """Register the marker; silence the reports of all processes except the first."""
     config.addinivalue_line("markers", MARKER)
     if process_number() > 0 and config.pluginmanager.has_plugin("terminalreporter"):
         config.get_terminal_writer()._file = _Nowhere()  # pyright: ignore
@@ -46,9 +46,9 @@ def mesh(request: pytest.FixtureRequest) -> Any:
     """A virtual mesh, one for each combination of the sizes that `@pytest.mark.mesh` names."""
     if not hasattr(request, "param"):
         late = any(request.node.iter_markers("mesh"))
-        why = ": a mark in pytest.param comes too late for it" if late else ""
+        reason = ": a mark in pytest.param comes too late for it" if late else ""
         pytest.fail(
-            f"{_place(request.node)}: the fixture 'mesh' does not know the sizes of its axes{why}."
+            f"{_place(request.node)}: the fixture 'mesh' has no axis sizes{reason}."
             "\n  Remedy: @pytest.mark.mesh(data=[1, 2, 4, 8])" + " above the test" * late,
             pytrace=False,
         )
@@ -67,30 +67,30 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         # A mark on a class or a module may be meant for its other tests.
         if any(mark.name == "mesh" for mark in metafunc.definition.own_markers):
             _refuse_unused(_place(metafunc.definition))
-    elif marks and not _has_its_own(metafunc.definition):
-        _refuse_unheard(metafunc.definition)
+    elif marks and not _has_params(metafunc.definition):
+        _refuse_ignored_mark(metafunc.definition)
         meshes = list(_combinations(_axes(marks, _place(metafunc.definition))))
-        ids = ["-".join(f"{name}={size}" for name, size in one.items()) for one in meshes]
+        ids = ["-".join(f"{name}={size}" for name, size in sizes.items()) for sizes in meshes]
         metafunc.parametrize("mesh", meshes, ids=ids, indirect=True)
 
 
-def _has_its_own(item: Any) -> bool:
+def _has_params(item: Any) -> bool:
     """Return whether the test takes a user-defined fixture `mesh` that already has params."""
-    found = item._fixtureinfo.name2fixturedefs.get("mesh", ())
-    return bool(found) and found[-1].params is not None
+    definitions = item._fixtureinfo.name2fixturedefs.get("mesh", ())
+    return bool(definitions) and definitions[-1].params is not None
 
 
-def _refuse_unheard(item: Any) -> None:
+def _refuse_ignored_mark(item: Any) -> None:
     """Fail if a mark names meshes for a user-defined fixture that does not take `request`."""
-    found = item._fixtureinfo.name2fixturedefs.get("mesh", ())
-    if not found or {"request", "mesh"} & {*found[-1].argnames}:
+    definitions = item._fixtureinfo.name2fixturedefs.get("mesh", ())
+    if not definitions or {"request", "mesh"} & {*definitions[-1].argnames}:
         return
-    code = getattr(found[-1].func, "__code__", None)
+    code = getattr(definitions[-1].func, "__code__", None)
     place = f" ({os.path.relpath(code.co_filename)}:{code.co_firstlineno})" if code else ""
     pytest.fail(
-        f"{_place(item)}: @pytest.mark.mesh names meshes, and the fixture 'mesh' here{place} makes "
-        "its own.\n"
-        "  Remedy: take the mark away, or give the fixture what the mark names: "
+        f"{_place(item)}: the fixture 'mesh' here{place} ignores the meshes of "
+        "@pytest.mark.mesh.\n"
+        "  Remedy: remove the mark, or use its sizes in the fixture: "
         "def mesh(request): return sw.mesh(**request.param).",
         pytrace=False,
     )
@@ -128,16 +128,15 @@ def _axes(marks: Sequence[pytest.Mark], test: str) -> dict[str, list[int]]:
             several = isinstance(sizes, list | tuple | range)
             column = list(sizes) if several else [sizes]
             if not column or not all(map(_is_size, column)):
-                rule = "which are whole numbers from 1 on"
-                _refuse(test, f"{name}={sizes!r} is not a size or a list of sizes, {rule}")
+                _refuse(test, f"{name}={sizes!r} is not a positive integer or a list of them")
             # A repeated size is one mesh, and one test.
             axes[name] = list(dict.fromkeys(int(size) for size in column))
     return axes
 
 
-def _is_size(given: Any) -> bool:
-    whole = isinstance(given, numbers.Integral) and not isinstance(given, bool)
-    return whole and int(given) > 0
+def _is_size(value: Any) -> bool:
+    is_integer = isinstance(value, numbers.Integral) and not isinstance(value, bool)
+    return is_integer and int(value) > 0
 
 
 def _place(item: pytest.Item) -> str:
@@ -148,8 +147,8 @@ def _place(item: pytest.Item) -> str:
 
 def _refuse_unused(test: str) -> None:
     pytest.fail(
-        f"{test}: @pytest.mark.mesh gives the test a mesh that it does not take.\n"
-        "  Remedy: name it as an argument, def test_it(mesh), or take the mark away.",
+        f"{test}: the test does not take the mesh of @pytest.mark.mesh.\n"
+        "  Remedy: name it as an argument, def test_it(mesh), or remove the mark.",
         pytrace=False,
     )
 
@@ -176,8 +175,8 @@ def pytest_runtest_makereport(
     the summary begins with code and place, since pytest truncates it too.
     """
     # An exception from a method of a TestCase is stored on the item until the report is created.
-    kept = getattr(item, "_excinfo", None)
-    verdicts = _reword(kept[0] if kept else call.excinfo)
+    stored = getattr(item, "_excinfo", None)
+    verdicts = _reword(stored[0] if stored else call.excinfo)
     report = yield
     crash = getattr(report.longrepr, "reprcrash", None)
     if crash is not None and verdicts and verdicts[0].findings:
@@ -185,15 +184,15 @@ def pytest_runtest_makereport(
     return report
 
 
-def _reword(found: pytest.ExceptionInfo[BaseException] | None) -> list[Any]:
+def _reword(info: pytest.ExceptionInfo[BaseException] | None) -> list[Any]:
     """Write the verdicts that an `assert` tested into its message, and return them."""
-    error = found.value if found else None
-    if found is None or not isinstance(error, AssertionError):
+    error = info.value if info else None
+    if info is None or not isinstance(error, AssertionError):
         return []
-    entry = found.traceback[-1]
+    entry = info.traceback[-1]
     verdicts = _asserted(str(entry.statement), entry.frame.raw)
     if verdicts:
-        error.args = ("\n\n".join([*_own_words(error, verdicts), *map(str, verdicts)]),)
+        error.args = ("\n\n".join([*_user_message(error, verdicts), *map(str, verdicts)]),)
     return verdicts
 
 
@@ -204,7 +203,7 @@ def _summary(finding: Any) -> str:
 
 
 def _asserted(statement: str, frame: FrameType) -> list[Any]:
-    """Return the wrong verdicts that an `assert` tested, and no other verdicts of the frame."""
+    """Return the wrong verdicts that an `assert` tested."""
     homes = {"shardwise._analysis.check": "Verdict", "shardwise._analysis.prove": "Proof"}
     kinds = tuple(getattr(sys.modules[m], name) for m, name in homes.items() if m in sys.modules)
     test = _test_of(statement)
@@ -212,12 +211,12 @@ def _asserted(statement: str, frame: FrameType) -> list[Any]:
         return []
     names = {node.id for node in ast.walk(test) if isinstance(node, ast.Name)}
     # pytest's rewritten assert keeps the values of calls in variables of these names.
-    held = [
+    values = [
         value
         for name, value in frame.f_locals.items()
         if name in names or name.startswith("@py_assert")
     ]
-    wrong = [value for value in held if isinstance(value, kinds) and not value.ok]
+    wrong = [value for value in values if isinstance(value, kinds) and not value.ok]
     return list({id(value): value for value in wrong}.values())
 
 
@@ -242,10 +241,10 @@ def _is_about_truth(test: ast.expr) -> bool:
     return isinstance(test, ast.Name | ast.Call | ast.Subscript)
 
 
-def _own_words(error: AssertionError, verdicts: Sequence[Any]) -> list[str]:
+def _user_message(error: AssertionError, verdicts: Sequence[Any]) -> list[str]:
     """Return the user's message of `assert`, unless it is the verdict, which pytest truncates."""
-    said = str(error)
-    heads = [str(one).partition("\n")[0] for one in verdicts]
-    if not said or said.startswith(("assert ", *heads)):
+    text = str(error)
+    heads = [str(verdict).partition("\n")[0] for verdict in verdicts]
+    if not text or text.startswith(("assert ", *heads)):
         return []
-    return [said.partition("\nassert ")[0]]
+    return [text.partition("\nassert ")[0]]

@@ -1,4 +1,4 @@
-"""`sw.nnx`: what shardwise has for Flax NNX."""
+"""`sw.nnx`: data-parallel training of Flax NNX models."""
 
 from ._base.errors import require
 

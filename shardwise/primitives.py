@@ -86,7 +86,7 @@ def sharded_eval_loss(
     x, y = _floats("x", x, "N", "D"), _floats("y", y, "N")
     shards = _split("num_shards", num_shards, x=x, y=y)
     model = nn.Dense(1)
-    params = model.init(jax.random.key(_whole("seed", seed)), x[:1])
+    params = model.init(jax.random.key(_integer("seed", seed)), x[:1])
 
     def shard_loss(params, xs, ys):
         predictions = jnp.asarray(model.apply(params, xs)).reshape(-1)
@@ -137,8 +137,8 @@ def shard_map_simulate(
         The outputs, flattened row by row, of shape `(N * features,)`.
     """
     (shards,) = _split("num_shards", num_shards, x=_floats("x", x, "N", "D"))
-    model = nn.Dense(_whole("features", features, least=1))
-    params = model.init(jax.random.key(_whole("seed", seed)), shards[0])
+    model = nn.Dense(_integer("features", features, least=1))
+    params = model.init(jax.random.key(_integer("seed", seed)), shards[0])
     return _over_shards(model.apply, params, (shards,), mesh, mean=False).reshape(-1)
 
 
@@ -181,7 +181,7 @@ def data_parallel_step(
     """
     x, y = _floats("x_batch", x_batch, "N", "D_in"), _floats("y_batch", y_batch, "N", "D_out")
     shards = _split("num_devices", num_devices, x_batch=x, y_batch=y)
-    rngs = nnx.Rngs(_whole("seed", seed))
+    rngs = nnx.Rngs(_integer("seed", seed))
     model = nnx.Linear(x.shape[-1], y.shape[-1], rngs=rngs)
     optimizer = nnx.Optimizer(model, optax.sgd(_finite("lr", lr)), wrt=nnx.Param)
     return _update(model, optimizer, shards, mesh).reshape(1)
@@ -217,7 +217,7 @@ def shard_map_vs_vmap(x: ArrayLike, *, mesh: MeshLike | None = None) -> jax.Arra
 
 @public("sw.primitives.shard_map_psum")
 def shard_map_psum(x: ArrayLike, *, mesh: MeshLike | None = None) -> jax.Array:
-    """Return the sum of all elements: each device sums its own, a `psum` adds the partial sums.
+    """Return the sum of all elements: each device sums its part, a `psum` adds the partial sums.
 
     Pitfalls:
         - Without the `psum` each device has a partial sum. On one device that is the sum, so
@@ -283,13 +283,13 @@ def _spread(body: Callable[..., Any], mesh: AnyMesh, in_specs: Any, out_specs: A
     return jax.jit(sharded) if isinstance(mesh, Mesh) else simulate(sharded)
 
 
-def _mesh_for(mesh: MeshLike | None, count: int, what: str) -> AnyMesh:
+def _mesh_for(mesh: MeshLike | None, count: int, operands: str) -> AnyMesh:
     """Return the mesh to run on. Its axes are Auto, so that arrays need not be placed on it."""
     if mesh is None:
         mesh = Mesh(np.array(jax.devices()[:1]), ("data",))
     mesh = one_mesh(mesh)
     rule = "Every device takes the same number of them."
-    _must_divide("mesh", mesh.size, "devices do", count, what, rule)
+    _must_divide("mesh", mesh.size, "devices do", count, operands, rule)
     auto = (AxisType.Auto,) * len(mesh.axis_names)
     if isinstance(mesh, Mesh):
         return Mesh(mesh.devices, mesh.axis_names, axis_types=auto)
@@ -299,18 +299,18 @@ def _mesh_for(mesh: MeshLike | None, count: int, what: str) -> AnyMesh:
 def _split(name: str, count: SupportsFloat, **arrays: jax.Array) -> tuple[jax.Array, ...]:
     """Reshape each array to `(count, length / count, ...)`: its shards, in order."""
     (first, length), *others = ((key, len(array)) for key, array in arrays.items())
-    for other, found in others:
-        if found != length:
-            what = f"found length {found}, but {first!r} has length {length}"
+    for other, size in others:
+        if size != length:
+            problem = f"found length {size}, but {first!r} has length {length}"
             rule = "There is one target for each example."
-            raise ShardingError(_refusal(other, what, rule, "cut the longer of the two."))
-    parts = _whole(name, count, least=1)
+            raise ShardingError(_refusal(other, problem, rule, "cut the longer of the two."))
+    parts = _integer(name, count, least=1)
     rule = "All shards have the same number of rows."
     _must_divide(name, parts, "shards do", length, f"the {length} rows of {first!r}", rule)
     return tuple(a.reshape(parts, length // parts, *a.shape[1:]) for a in arrays.values())
 
 
-def _must_divide(name: str, count: int, unit: str, size: int, what: str, rule: str) -> None:
+def _must_divide(name: str, count: int, unit: str, size: int, operands: str, rule: str) -> None:
     if size % count == 0:
         return
     small = [n for n in range(1, math.isqrt(size) + 1) if size % n == 0]
@@ -318,7 +318,7 @@ def _must_divide(name: str, count: int, unit: str, size: int, what: str, rule: s
     below = [n for n in divisors if n < count][-1:]
     above = [n for n in divisors if n > count][:1]
     remedy = f"use {' or '.join(str(n) for n in below + above)}."
-    raise ShardingError(_refusal(name, f"{count} {unit} not divide {what}", rule, remedy))
+    raise ShardingError(_refusal(name, f"{count} {unit} not divide {operands}", rule, remedy))
 
 
 def _array(name: str, value: ArrayLike, *dims: str) -> jax.Array:
@@ -341,14 +341,14 @@ def _array(name: str, value: ArrayLike, *dims: str) -> jax.Array:
 def _floats(name: str, value: ArrayLike, *dims: str) -> jax.Array:
     array = _array(name, value, *dims)
     if jnp.issubdtype(array.dtype, jnp.complexfloating):
-        raise ArgumentError(_refusal(name, f"found {array.dtype}", "It must hold real numbers."))
+        raise ArgumentError(_refusal(name, f"found {array.dtype}", "It must be real."))
     return array if jnp.issubdtype(array.dtype, jnp.floating) else array.astype(jnp.float32)
 
 
-def _whole(name: str, value: SupportsFloat, *, least: int | None = None) -> int:
+def _integer(name: str, value: SupportsFloat, *, least: int | None = None) -> int:
     number = _number(name, value)
     if not math.isfinite(number) or number != int(number):
-        raise ShardingError(_refusal(name, f"found {number}", "It must be a whole number."))
+        raise ShardingError(_refusal(name, f"found {number}", "It must be an integer."))
     if abs(number) >= 1 << 31:
         raise ShardingError(_refusal(name, f"found {number}", "It must be less than 2**31."))
     if least is not None and number < least:
@@ -371,5 +371,5 @@ def _number(name: str, value: Any) -> Any:
     return number
 
 
-def _refusal(name: str, found: str, rule: str, remedy: str = "") -> str:
-    return explain_error(found, where=f"argument {name!r}", rule=rule, remedy=remedy)
+def _refusal(name: str, problem: str, rule: str, remedy: str = "") -> str:
+    return explain_error(problem, where=f"argument {name!r}", rule=rule, remedy=remedy)

@@ -88,11 +88,11 @@ TOLD = {
     ),
     "arguments as a tuple": (
         lambda: sw.check(scaled, (X, 1.0), mesh=MESH),
-        ["scaled(): it is called with a tuple: missing", "one after the other, not as one tuple"],
+        ["scaled(): it is called with a tuple: missing", "pass them separately, not as one tuple"],
     ),
     "arguments as a tuple, jitted": (
         lambda: sw.prove(jax.jit(scaled, static_argnames="mesh"), (X, 1.0), mesh=MESH),
-        ["scaled(): it is called with a tuple", "one after the other"],
+        ["scaled(): it is called with a tuple", "pass them separately"],
     ),
     "an argument of the function too few": (
         lambda: sw.simulate(scaled, mesh=MESH)(X),
@@ -147,13 +147,13 @@ TIRED = {
     "nothing to train": (lambda: STEP.init(None), ["there are no arrays in it (a NoneType)"]),
     "progress as text": (
         lambda: sw.evaluate(loss, 1.0, X, progress="yes"),
-        ["progress is a str", "a function that is given snapshots"],
+        ["progress is a str", "a function that takes snapshots"],
     ),
     "jit with specs for a mesh that is not around it": (
         lambda: sw.simulate(
             lambda x, *, mesh: jax.jit(jnp.sum, in_shardings=P("data"))(x), mesh=MESH
         )(X),
-        ["a PartitionSpec is given here", "jax.NamedSharding(mesh, spec)"],
+        ["a PartitionSpec is passed here", "jax.NamedSharding(mesh, spec)"],
     ),
 }
 

@@ -269,9 +269,9 @@ counts = pytest.mark.parametrize("key", COUNTS)
     [
         (0, "It must be 1 or more."),
         (-2.0, "It must be 1 or more."),
-        (2.5, "It must be a whole number."),
-        (float("nan"), "It must be a whole number."),
-        (float("inf"), "It must be a whole number."),
+        (2.5, "It must be an integer."),
+        (float("nan"), "It must be an integer."),
+        (float("inf"), "It must be an integer."),
     ],
 )
 def test_counts_are_whole_and_positive(key, value, rule):
@@ -292,9 +292,7 @@ def test_seeds_are_whole():
         lambda: shard_map_simulate(0.5, X, 2, 2),
         lambda: data_parallel_step(0.5, X, TARGETS, 2, 0.1),
     ):
-        assert refusal(ValueError, call) == (
-            "argument 'seed': found 0.5\n  It must be a whole number."
-        )
+        assert refusal(ValueError, call) == ("argument 'seed': found 0.5\n  It must be an integer.")
 
 
 @pytest.mark.parametrize("lr", [float("nan"), float("inf"), -float("inf")])
@@ -402,5 +400,5 @@ def test_arrays_hold_numbers(key, value):
 
 def test_losses_take_real_numbers():
     assert refusal(TypeError, lambda: sharded_eval_loss(0, X + 0j, Y, 2)) == (
-        "argument 'x': found complex64\n  It must hold real numbers."
+        "argument 'x': found complex64\n  It must be real."
     )

@@ -1,9 +1,9 @@
 """Signature errors of public functions: too many arguments, too few, or an unknown keyword.
 
 Python reports `fit() got an unexpected keyword argument 'epochs'` and nothing else. `public` turns
-such a call into an error like all others: what was passed, what the function takes, and what was
-probably meant. It acts only after Python has raised, so a correct call costs one frame, and
-signatures, types and documentation are those of the function.
+such a call into an error that also lists the parameters and suggests a correct call. It acts only
+after Python has raised, so a correct call costs one frame, and signatures, types and documentation
+are those of the function.
 """
 
 from __future__ import annotations
@@ -41,27 +41,27 @@ def parameter_names(f: Callable[..., Any]) -> list[str]:
     return [p.name for p in parameters_of(f) or () if p.kind in BY_POSITION]
 
 
-def public(called: str, **meant: str) -> Callable[[T], T]:
+def public(called: str, **remedies: str) -> Callable[[T], T]:
     """Make signature errors of a public function, method or class explain the correct call.
 
     Args:
         called: The public name: `sw.fit`.
-        **meant: The remedy for keywords that other libraries use; under `more`, the remedy for too
-            many positional arguments.
+        **remedies: The remedies for keywords that other libraries use; under `more`, the remedy for
+            too many positional arguments.
     """
 
     def decorate(f: T) -> T:
         target: Any = f
         if not isinstance(target, type):
-            return _with_signature_errors(f, called, meant)
-        target.__init__ = _with_signature_errors(target.__init__, called, meant)
+            return _with_signature_errors(f, called, remedies)
+        target.__init__ = _with_signature_errors(target.__init__, called, remedies)
         return f
 
     return decorate
 
 
 def public_methods(called: str) -> Callable[[type[C]], type[C]]:
-    """Do the same for all public methods of a class, and for calling its instances."""
+    """Apply `public` to all public methods of a class, and to calls of its instances."""
 
     def decorate(cls: type[C]) -> type[C]:
         for name, f in inspect.getmembers(cls, inspect.isfunction):
@@ -78,7 +78,7 @@ def public_methods(called: str) -> Callable[[type[C]], type[C]]:
     return decorate
 
 
-def _with_signature_errors(f: Any, called: str, meant: Mapping[str, str]) -> Any:
+def _with_signature_errors(f: Any, called: str, remedies: Mapping[str, str]) -> Any:
     @functools.wraps(f)
     def call(*args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True  # pytest shows the lines around it
@@ -87,20 +87,20 @@ def _with_signature_errors(f: Any, called: str, meant: Mapping[str, str]) -> Any
         except TypeError as error:
             trace = error.__traceback__
             if trace is None or trace.tb_next is not None:
-                raise  # it comes from inside
-        raise _signature_error(f, called, meant, args, kwargs)
+                raise  # from inside the function
+        raise _signature_error(f, called, remedies, args, kwargs)
 
     return call
 
 
 def _signature_error(
-    f: Any, called: str, meant: Mapping[str, str], args: Sequence[Any], kwargs: Mapping[str, Any]
+    f: Any, called: str, remedies: Mapping[str, str], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> ArgumentError:
     """Return the error for a call that does not fit the signature."""
     parameters = list(inspect.signature(f).parameters.values())
     if parameters and parameters[0].name == "self":
         parameters, args = parameters[1:], args[1:]
-    context = parameters, called, meant, args, kwargs
+    context = parameters, called, remedies, args, kwargs
     problem, remedy = _unknown(*context) or _count(*context)
     return ArgumentError(problem, where=called, rule=_rule(parameters), remedy=remedy)
 
@@ -108,7 +108,7 @@ def _signature_error(
 def _unknown(
     takes: Sequence[Kind],
     called: str,
-    meant: Mapping[str, str],
+    remedies: Mapping[str, str],
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
 ) -> tuple[str, str] | None:
@@ -121,15 +121,12 @@ def _unknown(
     keywords = [name for name in names if name not in positional]
     spellings = {alias: name for name in keywords for alias in (name, name.replace("_", ""))}
     matches = difflib.get_close_matches(first.lower(), spellings, n=1)
-    if first in meant:
-        remedy = meant[first]
+    if first in remedies:
+        remedy = remedies[first]
     elif matches:
         remedy = f"did you mean {spellings[matches[0]]}=?"
     elif any(p.kind is Kind.VAR_POSITIONAL for p in takes):
-        remedy = (
-            f"what the function itself takes by name is bound to it before: "
-            f"{called}(functools.partial(f, {first}=...), ...)"
-        )
+        remedy = f"bind it to the function first: {called}(functools.partial(f, {first}=...), ...)"
     else:
         remedy = f"leave it out: {_example(takes, called)}"
     return f"there is no argument {', '.join(f'{name}=' for name in unknown)}", remedy
@@ -138,7 +135,7 @@ def _unknown(
 def _count(
     takes: Sequence[Kind],
     called: str,
-    meant: Mapping[str, str],
+    remedies: Mapping[str, str],
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
 ) -> tuple[str, str]:
@@ -158,7 +155,7 @@ def _count(
         verb = "are" if len(missing) > 1 else "is"
         return f"{', '.join(missing)} {verb} missing", _example(takes, called)
     count = f"{len(args)} argument{'s' * (len(args) != 1)} by position"
-    return f"it is given {count}", meant.get("more") or _example(takes, called)
+    return f"it is given {count}", remedies.get("more") or _example(takes, called)
 
 
 def _rule(takes: Sequence[Kind]) -> str:
@@ -186,14 +183,14 @@ def called_wrongly(
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
     error: Exception,
-    given: str = "",
+    description: str = "",
     rule: str = "The function is called with the arguments that follow it.",
     remedy: str = "",
 ) -> ArgumentError | None:
     """Return the error to raise if the user's function does not take these arguments, else None.
 
-    A `TypeError` from a call inside that function is not such an error. `given` describes the
-    arguments, `rule` states where they come from, `remedy` replaces the default remedy.
+    A `TypeError` from a call inside that function is not such an error. `description` is that of
+    the arguments, `rule` states where they come from, `remedy` replaces the default remedy.
     """
     if not isinstance(error, TypeError) or not _REFUSED.search(text_of(error)):
         return None
@@ -205,14 +202,12 @@ def called_wrongly(
     signature = inspect.signature(f)
     if is_packed and not binds(f, args[0], kwargs):
         kind, names = type(args[0]).__name__, ", ".join(signature.parameters)
-        remedy = f"give them one after the other, not as one {kind}: {names}"
-    remedy = remedy or f"give it what it takes: {name}{signature}"
-    keywords = (
-        f"{key}=" for key in kwargs if key != "mesh"
-    )  # which the call itself may have given
-    given = given or ", ".join([*map(a_type, args), *keywords]) or "nothing"
+        remedy = f"pass them separately, not as one {kind}: {names}"
+    remedy = remedy or f"call it as {name}{signature}"
+    keywords = (f"{key}=" for key in kwargs if key != "mesh")  # shardwise may have added the mesh
+    description = description or ", ".join([*map(a_type, args), *keywords]) or "nothing"
     return ArgumentError(
-        f"it is called with {given}: {refusal}",
+        f"it is called with {description}: {refusal}",
         where=f"{name}()",
         rule=rule,
         remedy=remedy,
@@ -228,7 +223,7 @@ def note_packed(error: Exception, args: Sequence[Any]) -> None:
         note(
             error,
             f"shardwise: the function was called with one argument, a {kind.__name__} of "
-            f"{len(args[0])}. Arguments follow it one after the other: f, a, b and not f, (a, b).",
+            f"{len(args[0])}. Pass its arguments separately: f, a, b and not f, (a, b).",
         )
 
 

@@ -1,7 +1,7 @@
 """The exceptions.
 
-Every message of shardwise says where it happened, what was found, which rule that breaks and what
-to do about it, in that order. The exceptions take these as arguments, so that messages look alike.
+Every message states the place, the problem, the rule that it breaks and the remedy, in that order.
+The exceptions take these as arguments.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from typing import Any
 
 
 class ShardwiseError(Exception):
-    """The base class of all errors that shardwise raises on purpose.
+    """The base class of the errors of shardwise.
 
     Args:
-        what: What was found, as a sentence.
+        what: The problem, as a sentence.
         where: The place, such as `train.py:31` or `argument 'x'`.
         rule: The rule that was broken, as a sentence.
         remedy: What to do, as a sentence or as code.
@@ -33,7 +33,7 @@ class ShardwiseError(Exception):
 class DeadlockError(ShardwiseError, RuntimeError):
     """Some devices wait in a collective that others never reach.
 
-    On a real mesh such a program hangs, or is aborted without a word about the cause.
+    On a real mesh such a program hangs, or is aborted without an explanation.
     """
 
 
@@ -46,17 +46,17 @@ class ArgumentError(ShardwiseError, TypeError):
 
 
 class UnknownNameError(ShardwiseError, KeyError):
-    """No object has the name that was asked for."""
+    """No object has the requested name."""
 
     __str__ = Exception.__str__  # a KeyError shows the message in quotes
 
 
 class MissingPackageError(ShardwiseError, ImportError):
-    """Something needs a package that is not installed: Flax, optax or Orbax."""
+    """A feature needs a package that is not installed: Flax, optax or Orbax."""
 
 
 class UnsupportedError(ShardwiseError, NotImplementedError):
-    """The program uses something that the simulator does not support. It never guesses."""
+    """The program uses something that the simulator does not support."""
 
 
 class PeerError(ShardwiseError, RuntimeError):
@@ -64,15 +64,15 @@ class PeerError(ShardwiseError, RuntimeError):
 
 
 def interrupted(line: str) -> KeyboardInterrupt:
-    """Return the exception for Ctrl-C after a message has reported what was kept.
+    """Return the exception for Ctrl-C after a message has reported what was saved.
 
-    It is no subclass: for a subclass, Python's exit code would not report the signal.
+    It is not a subclass: for a subclass, Python's exit code would not report the signal.
     """
     return KeyboardInterrupt(line)
 
 
-def was_told(error: KeyboardInterrupt) -> bool:
-    """Return whether a message has already reported what was kept."""
+def is_reported(error: KeyboardInterrupt) -> bool:
+    """Return whether a message has already reported what was saved."""
     return bool(str(error))
 
 
@@ -87,7 +87,7 @@ def text_of(error: BaseException) -> str:
 
 
 def note(error: BaseException, text: str) -> None:
-    """Add a note to an error, unless its notes are not Python's."""
+    """Add a note to an error, unless its class overrides `add_note` and fails."""
     with contextlib.suppress(Exception):
         error.add_note(text)
 
@@ -107,7 +107,7 @@ def prefix(folder: Path) -> str:
 
 
 def caller() -> str:
-    """Return the user's line that called shardwise: `train.py:12`; "" where there is none."""
+    """Return the user's line that called shardwise, as `train.py:12`; "" if there is none."""
     package, frame = prefix(Path(__file__).parents[1]), sys._getframe(1)
     while frame is not None and frame.f_code.co_filename.startswith(package):
         frame = frame.f_back
@@ -146,34 +146,34 @@ def require(package: str, what: str) -> None:
         )
 
 
-def refuse_progress(given: Any, what: str) -> None:
-    """Raise if the argument `progress` has an unsupported type; `what` a function would get.
+def refuse_progress(progress: Any, report: str) -> None:
+    """Raise if the argument `progress` has an unsupported type; a function is passed a `report`.
 
     Raises:
         ArgumentError: It is neither True, False, None nor a function.
     """
-    if given is None or isinstance(given, bool) or callable(given):
+    if progress is None or isinstance(progress, bool) or callable(progress):
         return
     raise ArgumentError(
-        f"progress is {a_type(given)}",
+        f"progress is {a_type(progress)}",
         where="progress=",
-        rule=f"It is True, False, None or a function that is given {what}.",
+        rule=f"It is True, False, None or a function that takes {report}.",
         remedy="progress=print",
     )
 
 
-def path_of(given: Any, where: str) -> Path:
+def path_of(value: Any, where: str) -> Path:
     """Return a file or folder that an argument names.
 
     Raises:
         ArgumentError: It is not a path.
     """
-    if isinstance(given, str | os.PathLike):
-        path = os.fspath(given)
+    if isinstance(value, str | os.PathLike):
+        path = os.fspath(value)
         if isinstance(path, str) and path and "\0" not in path:
             return Path(path)
     raise ArgumentError(
-        f"the path is {given!r}",
+        f"the path is {value!r}",
         where=where,
         rule="A path is a string or a pathlib.Path, and not empty.",
     )
@@ -184,7 +184,7 @@ def writing(path: Path) -> Iterator[None]:
     """Turn an `OSError` while a file named by an argument is written into a clear error.
 
     Raises:
-        ShardwiseError: The folder is not there, is read-only or full, or the path is a folder.
+        ShardwiseError: The folder does not exist, is read-only or full, or the path is a folder.
     """
     try:
         yield
@@ -192,7 +192,7 @@ def writing(path: Path) -> Iterator[None]:
         raise ShardwiseError(
             f"it cannot be written ({error.strerror})",
             where=str(path),
-            remedy="name a file in a folder that is there, may be written to and has room.",
+            remedy="name a file in an existing, writable folder with free space.",
         ) from error
 
 
@@ -208,9 +208,10 @@ def noting(what: str) -> Iterator[None]:
 
 
 def a_type(value: object) -> str:
-    """Return the type of a value with its article: `an int`, `a str`; `an array` for JAX's own."""
+    """Return the type of a value with its article: `an int`, `a str`; `an array` for a
+    `jax.Array`."""
     name = type(value).__name__
-    if name == "ArrayImpl":  # a name that nobody writes
+    if name == "ArrayImpl":
         return "an array"
     vowel = name[0].lower() in "aeiou" or name == "ndarray"
     return f"{'an' if vowel else 'a'} {name}"
@@ -233,10 +234,10 @@ def listed(entries: Sequence[str]) -> str:
 
 
 def explain_error(what: str, *, where: str = "", rule: str = "", remedy: str = "") -> str:
-    """Compose a message: where, what was found, the rule, the remedy; empty parts are left out.
+    """Compose a message: place, problem, rule, remedy; empty parts are left out.
 
     Args:
-        what: What was found, as a sentence.
+        what: The problem, as a sentence.
         where: The place, such as `train.py:31` or `argument 'x'`.
         rule: The rule that was broken, as a sentence.
         remedy: What to do, as a sentence or as code.

@@ -12,37 +12,36 @@ from .errors import ArgumentError, text_of
 
 
 def refuse_no_mesh(f: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-    """Raise an error if a function takes a mesh and none is passed, before Python does."""
+    """Raise if a function takes a mesh and none is passed, before Python does."""
     parameter = _mesh_parameter(f)
     if parameter is None or "mesh" in kwargs or _takes_any_keyword(f):
-        return  # a decorator may name the mesh itself
+        return  # a decorator may pass the mesh
     index, mesh = parameter
     by_position = mesh.kind is mesh.POSITIONAL_OR_KEYWORD and len(args) > index
     if by_position or mesh.default is not mesh.empty:
         return
     raise ArgumentError(
-        "it takes a mesh, and none is given",
+        "it takes a mesh, and none was passed",
         where=f"{getattr(f, '__name__', type(f).__name__)}()",
-        rule="A function with a parameter mesh is given the mesh that it is to run on.",
-        remedy="name one beside the function: mesh=sw.mesh(data=8).",
+        rule="A function with a parameter mesh is called with the mesh that it runs on.",
+        remedy="pass one: mesh=sw.mesh(data=8).",
     )
 
 
 def mesh_not_passed(f: Callable[..., Any], error: Exception) -> ArgumentError | None:
-    """Return the error for a function of any keywords that needs a mesh and was not passed one."""
+    """Return the error for a function of `**kwargs` that needs a mesh and was not passed one."""
     is_unread = isinstance(error, KeyError) and error.args == ("mesh",)
     is_missing = isinstance(error, TypeError) and re.search(r"missing .*'mesh'", text_of(error))
     if not (is_missing or is_unread) or not _takes_any_keyword(f):
         return None
     name = getattr(f, "__name__", type(f).__name__)
     return ArgumentError(
-        "it takes any keyword, and was not given the mesh: "
-        f"{type(error).__name__}: {text_of(error)}",
+        f"it takes **kwargs and was not passed the mesh: {type(error).__name__}: {text_of(error)}",
         where=f"{name}()",
-        rule="A function is given the mesh where mesh is among its parameters, or among those "
-        "of the function that it wraps.",
-        remedy="a parameter mesh of its own; or, on the function that a decorator returns, "
-        "@functools.wraps(f).",
+        rule="A function is passed the mesh if it, or the function that it wraps, has a parameter "
+        "mesh.",
+        remedy="add a parameter mesh; or put @functools.wraps(f) on the function that the "
+        "decorator returns.",
     )
 
 
@@ -54,7 +53,7 @@ def takes_mesh(f: Callable[..., Any]) -> bool:
 def without_mesh(f: Callable[..., Any]) -> inspect.Signature:
     """Return the signature of a function whose mesh is bound: `mesh` becomes an optional keyword.
 
-    JAX's `custom_vjp` and its like need every argument of a call by position.
+    `jax.custom_vjp` and similar transforms need every argument of a call by position.
     """
     signature = inspect.signature(f)
     parameters = [parameter for name, parameter in signature.parameters.items() if name != "mesh"]

@@ -10,27 +10,29 @@ import numpy as np
 
 from .errors import ShardingError, UnsupportedError
 
-_AS_THEY_ARE = frozenset(map(np.dtype, "?bhiBHIefF"))
-"""Booleans and numbers of up to 32 bits, complex ones of up to 64: kept as they are."""
+_UNCHANGED = frozenset(map(np.dtype, "?bhiBHIefF"))
+"""Dtypes that devices have: booleans, numbers of up to 32 bits, complex numbers of up to 64."""
 
 
 def device_dtype(dtype: Any, where: str) -> np.dtype:
     """Return the dtype on a device of data of this dtype; raise if no device has one."""
     if str(dtype).startswith("key<"):
-        raise _unplaceable(dtype, where, "give jax.random.key_data(keys), and wrap it again.")
+        raise _unplaceable(
+            dtype, where, "pass jax.random.key_data(keys), and wrap it in the function."
+        )
     dtype = _numpy_dtype(dtype)
-    if remedy := instead_of(dtype):
+    if remedy := dtype_remedy(dtype):
         raise _unplaceable(dtype, where, remedy)
     return np.dtype(jax.dtypes.canonicalize_dtype(dtype.newbyteorder("=")))
 
 
 def changes(leaf: Any) -> bool:
     """Return whether a NumPy array may get another dtype on a device."""
-    return isinstance(leaf, np.ndarray) and leaf.dtype not in _AS_THEY_ARE
+    return isinstance(leaf, np.ndarray) and leaf.dtype not in _UNCHANGED
 
 
 def to_device_dtype(leaf: np.ndarray, where: str) -> np.ndarray:
-    """Return a NumPy array as JAX takes it; raise if a value would change."""
+    """Return a NumPy array that JAX can put on a device; raise if a value would change."""
     dtype = device_dtype(leaf.dtype, where)
     if leaf.dtype.itemsize > dtype.itemsize and not _is_within(leaf, dtype):
         convert(leaf, dtype, where)
@@ -68,14 +70,14 @@ def convert(leaf: np.ndarray, dtype: np.dtype, where: str) -> np.ndarray:
     return converted
 
 
-def instead_of(dtype: np.dtype) -> str:
+def dtype_remedy(dtype: np.dtype) -> str:
     """Return the remedy for data of a dtype that no device has; "" for other dtypes."""
-    if dtype in _AS_THEY_ARE:
+    if dtype in _UNCHANGED:
         return ""
     if dtype.names:
         return f"one leaf for each field: x[{dtype.names[0]!r}], ..."
     if dtype.kind == "O":
-        return "x.astype(np.float32) where all its values are numbers; or leave this leaf out."
+        return "x.astype(np.float32) if all values are numbers; or leave this leaf out."
     if dtype.kind in "Mm":
         start = "(t - t.min())" if dtype.kind == "M" else "t"
         return f"{start} / np.timedelta64(1, 's') are seconds; or leave this leaf out."
@@ -98,4 +100,4 @@ def _unplaceable(dtype: Any, where: str, remedy: str) -> UnsupportedError:
 def _numpy_dtype(dtype: Any) -> np.dtype:
     if type(dtype).__module__.split(".")[0] == "torch":
         return np.dtype(str(dtype).removeprefix("torch."))
-    return np.dtype(getattr(dtype, "numpy_dtype", dtype))  # tensorstore has dtypes of its own
+    return np.dtype(getattr(dtype, "numpy_dtype", dtype))  # a dtype of tensorstore

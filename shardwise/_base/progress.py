@@ -182,8 +182,7 @@ class CallbackView:
 def choose_view(
     progress: bool | Callable[[Snapshot], Any] | None, title: str
 ) -> ProgressView | None:
-    """Return the view for the argument `progress`: none for False, a bar or lines for None or
-    True."""
+    """Return the view for the argument `progress`; None for False."""
     refuse_progress(progress, "snapshots")
     if progress is False:
         return None

@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 from .._base.durable import wait_for_compiler
-from .._base.errors import ShardwiseError, was_told
+from .._base.errors import ShardwiseError, is_reported
 from .._base.version import __version__
 from . import check, demo, evaluate, explain, inspect, launch, practice, prove, rule
 from .output import drop_the_rest, in_any_encoding, printing
@@ -30,7 +30,7 @@ class _Commands(TyperGroup):
             typer.echo(f"{type(error).__name__}: {error}", err=True)
             raise typer.Exit(ExitCode.NOT_RUN) from error
         except KeyboardInterrupt as error:  # SIGTERM raises SystemExit, with its own exit code
-            if not was_told(error):
+            if not is_reported(error):
                 typer.echo("interrupted", err=True)
             raise typer.Exit(ExitCode.INTERRUPTED) from error
         except (BrokenPipeError, SystemExit) as error:

@@ -20,9 +20,9 @@ from .._base.errors import (
     ShardingError,
     ShardwiseError,
     interrupted,
+    is_reported,
     notes_of,
     text_of,
-    was_told,
 )
 from .files import refuse_unwritable
 from .report import last_line
@@ -122,7 +122,7 @@ def _interrupts(journal: Path | None) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt as error:
-        if was_told(error):
+        if is_reported(error):
             raise
         kept = f"{str(journal)!r} has what is finished, and the same command resumes from there"
         lost = "nothing was kept; --journal FILE keeps what is finished"

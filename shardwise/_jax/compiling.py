@@ -119,15 +119,15 @@ def lower(
     """
     consts = len(open_jaxpr(jaxpr).constvars)
 
-    def program(*given: Any) -> list[Any]:
-        flat = list(given)
+    def program(*args: Any) -> list[Any]:
+        flat = list(args)
         for index, spec in (constrained or {}).items():
             flat[index] = jax.lax.with_sharding_constraint(flat[index], NamedSharding(mesh, spec))
         return evaluate(jaxpr, flat[:consts], flat[consts:])
 
     mesh = _traced_for(jaxpr, mesh)
     abstract_mesh = mesh.abstract_mesh if isinstance(mesh, Mesh) else mesh
-    # By default only the innermost ten frames are kept, which may all be a library's.
+    # By default only the innermost ten frames are recorded, which may all be a library's.
     with under(abstract_mesh), _config.traceback_in_locations_limit(-1):
         jitted = jax.jit(program, keep_unused=True, donate_argnums=tuple(donated))
         module: Any = (
@@ -143,7 +143,7 @@ def lower(
 def _traced_for(jaxpr: Any, mesh: Mesh | AbstractMesh) -> Mesh | AbstractMesh:
     """Return the mesh in the types of a program, if there is one.
 
-    It is equal, except that the mesh of an array on devices also contains their kind.
+    It equals `mesh`, except that the mesh of an array on devices also contains their kind.
     """
     meshes = (
         getattr(getattr(v.aval, "sharding", None), "mesh", None) for v in open_jaxpr(jaxpr).invars
@@ -158,12 +158,12 @@ def _traced_for(jaxpr: Any, mesh: Mesh | AbstractMesh) -> Mesh | AbstractMesh:
     )
 
 
-def _on(mesh: Mesh | AbstractMesh, given: Any) -> Any:
+def _on(mesh: Mesh | AbstractMesh, aval: Any) -> Any:
     """Return an input on exactly the mesh that the program was traced for."""
-    sharding = given.sharding
+    sharding = aval.sharding
     if not isinstance(sharding, NamedSharding) or sharding.mesh.shape != mesh.shape:
-        return given
-    return given.update(sharding=NamedSharding(mesh, sharding.spec))
+        return aval
+    return aval.update(sharding=NamedSharding(mesh, sharding.spec))
 
 
 @functools.lru_cache(maxsize=4)
@@ -185,8 +185,8 @@ def _devices(platform: str, count: int) -> Sequence[Any]:
 def compile_into(folder: str, lowered: Lowered) -> None:
     """Compile for that many virtual devices and leave the compiler's dumps in a folder.
 
-    For CPUs, low-precision types are left as they are. The CPU backend then fails to emit machine
-    code for some programs, after everything of interest is in the folder.
+    For CPUs, low-precision types are not widened. The CPU backend then fails to emit machine code
+    for some programs, but only after the dumps are written.
     """
     jax.config.update("jax_use_shardy_partitioner", lowered.shardy)
     virtual = _devices(lowered.platform, lowered.devices)
@@ -211,7 +211,7 @@ def compile_into(folder: str, lowered: Lowered) -> None:
         _compiler.backend_compile_and_load(client, module, devices, options, [])
 
 
-# --- what a program says about its inputs
+# --- declared shardings of inputs
 
 
 def placed_inputs(jaxpr: Any) -> list[Placed]:

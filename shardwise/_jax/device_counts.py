@@ -1,12 +1,11 @@
 """Programs that count the devices of this machine while they are traced for a mesh of another size.
 
 `jax.device_count()`, `jax.local_device_count()` and the length of `jax.devices()` are constants in
-the trace: nothing of them is left in the jaxpr. So they raise an error when they are called, also
-if the function was imported by its name (`from jax import device_count`), except for `from jax
-import local_devices`, which asks the backend only once. A program may use a single device
-(`jax.devices()[0].platform`); whatever would reveal their number raises an error, by whichever
-function: `len`, a loop that reaches their end, a copy, an array of them. The caller is found from
-the stack frames, so no source is needed.
+the trace and do not appear in the jaxpr. So calling them raises an error, even if the function was
+imported by name (`from jax import device_count`), except for `from jax import local_devices`, which
+queries the backend only once. A program may use a single device (`jax.devices()[0].platform`); any
+operation that reveals their number raises an error: `len`, a loop that reaches the end, a copy, an
+array of them. The caller is determined from the stack frames.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from .patches import Patch
 from .source_lines import is_own
 
 _NAMES = ("device_count", "local_device_count", "devices")
-_ASKING = {getattr(_bridge, name).__code__: name for name in _NAMES}
+_QUERIES = {getattr(_bridge, name).__code__: name for name in _NAMES}
 _HERE = (prefix(Path(__file__).parents[1]), prefix(Path(np.__file__).parent))
 
 MeshSize = Callable[[], "int | None"]
@@ -40,9 +39,9 @@ def elsewhere(size: int | None) -> contextlib.AbstractContextManager[Any]:
     """Return a context in which programs are traced for a machine with this many devices.
 
     A `jit` that was traced for this machine may have counted its devices, so it is traced again.
-    JAX caches traces by its settings: one of them gets another, equivalent value, which removes
-    from the names of source files what matches nothing. A setting of our own would invalidate all
-    that JAX has compiled before.
+    JAX caches traces by its settings, so one setting gets another, equivalent value: a pattern,
+    removed from the names of source files, that matches nothing. A new setting would invalidate
+    everything that JAX has compiled before.
     """
     if size in (None, _bridge.get_backend().device_count()):
         return contextlib.nullcontext()
@@ -53,48 +52,48 @@ def elsewhere(size: int | None) -> contextlib.AbstractContextManager[Any]:
 _NEVER = "(?!)"
 
 
-def counting_patches(wanted: MeshSize) -> list[Patch]:
+def counting_patches(mesh_size: MeshSize) -> list[Patch]:
     """Return the patches that detect a program that counts the devices of this machine."""
     return [
-        Patch(_bridge, "get_backend", functools.partial(_backend, wanted=wanted)),
-        Patch(jax, "local_devices", functools.partial(_local_devices, wanted=wanted)),
+        Patch(_bridge, "get_backend", functools.partial(_backend, mesh_size=mesh_size)),
+        Patch(jax, "local_devices", functools.partial(_local_devices, mesh_size=mesh_size)),
     ]
 
 
-def _backend(original: Callable[..., Any], wanted: MeshSize) -> Callable[..., Any]:
+def _backend(original: Callable[..., Any], mesh_size: MeshSize) -> Callable[..., Any]:
     @functools.wraps(original)
     def get_backend(*args: Any) -> Any:
         backend = original(*args)
-        if wanted() is None:
+        if mesh_size() is None:
             return backend
         frame = sys._getframe(1)
-        name = _ASKING.get(frame.f_code)
+        name = _QUERIES.get(frame.f_code)
         caller = frame.f_back
         if name is None or caller is None or _is_library(caller.f_code.co_filename):
             return backend
-        return _Backend(backend, caller, wanted)
+        return _Backend(backend, caller, mesh_size)
 
     return get_backend
 
 
-def _local_devices(original: Callable[..., Any], wanted: MeshSize) -> Callable[..., Any]:
-    """Replace a function that does not ask the backend each time, since it caches the answer."""
+def _local_devices(original: Callable[..., Any], mesh_size: MeshSize) -> Callable[..., Any]:
+    """Replace a function that caches its result and does not query the backend each time."""
 
     @functools.wraps(original)
     def local_devices(*args: Any, **kwargs: Any) -> list[Any]:
         devices = original(*args, **kwargs)
-        if wanted() in (None, len(devices)) or _is_library(sys._getframe(1).f_code.co_filename):
+        if mesh_size() in (None, len(devices)) or _is_library(sys._getframe(1).f_code.co_filename):
             return devices
-        return _Devices(devices, "jax.local_devices()", wanted)
+        return _Devices(devices, "jax.local_devices()", mesh_size)
 
     return local_devices
 
 
 class _Backend:
-    """A proxy of the backend for one question of the user's code."""
+    """A proxy of the backend for one query of the user's code."""
 
-    def __init__(self, backend: Any, caller: FrameType, wanted: MeshSize):
-        self.backend, self.caller, self.wanted = backend, caller, wanted
+    def __init__(self, backend: Any, caller: FrameType, mesh_size: MeshSize):
+        self.backend, self.caller, self.mesh_size = backend, caller, mesh_size
 
     def device_count(self) -> int:
         return self._counted("jax.device_count()", self.backend.device_count())
@@ -104,20 +103,20 @@ class _Backend:
 
     def devices(self) -> list[Any]:
         devices = self.backend.devices()
-        is_same_count = len(devices) == self.wanted()
-        return devices if is_same_count else _Devices(devices, "jax.devices()", self.wanted)
+        is_same_count = len(devices) == self.mesh_size()
+        return devices if is_same_count else _Devices(devices, "jax.devices()", self.mesh_size)
 
-    def _counted(self, asked: str, found: int) -> int:
-        _refuse_another(f"{asked} is", found, self.wanted(), self.caller)
-        return found
+    def _counted(self, query: str, count: int) -> int:
+        _refuse_another(f"{query} is", count, self.mesh_size(), self.caller)
+        return count
 
 
 class _Devices(list[Any]):
     """A list of devices that a program may use one by one, and not count."""
 
-    def __init__(self, found: list[Any], name: str, wanted: MeshSize):
-        super().__init__(found)
-        self.name, self.wanted = name, wanted
+    def __init__(self, devices: list[Any], name: str, mesh_size: MeshSize):
+        super().__init__(devices)
+        self.name, self.mesh_size = name, mesh_size
 
     def __bool__(self) -> bool:
         return super().__len__() > 0
@@ -129,14 +128,14 @@ class _Devices(list[Any]):
 
     def __iter__(self) -> Iterator[Any]:
         yield from super().__iter__()
-        self.refuse_count()  # the end tells how many there were
+        self.refuse_count()  # reaching the end reveals their number
 
     def __getitem__(self, at: Any) -> Any:
-        mesh_indices, own_indices = range(self.wanted() or 0), range(super().__len__())
-        # The same ones there as here, unless one of the two does not have them.
-        if isinstance(at, slice) or not 0 <= at < len(own_indices):
+        mesh_indices, local_indices = range(self.mesh_size() or 0), range(super().__len__())
+        # An index is safe if it selects the same devices here and on the mesh.
+        if isinstance(at, slice) or not 0 <= at < len(local_indices):
             with contextlib.suppress(IndexError):
-                if mesh_indices[at] != own_indices[at]:
+                if mesh_indices[at] != local_indices[at]:
                     self.refuse_count()
         return super().__getitem__(at)
 
@@ -144,25 +143,19 @@ class _Devices(list[Any]):
         return [*other, *self]
 
     def __array__(self, *args: Any, **kwargs: Any) -> Any:
-        # NumPy would pass over an error of __len__.
+        # NumPy would ignore an error of __len__.
         return np.array([*self], *args, **kwargs)
 
-    def refuse_count(self, asked: str = "") -> None:
+    def refuse_count(self, query: str = "") -> None:
         """Raise for an operation that depends on their number, if the mesh has another number."""
         count = super().__len__()
-        _refuse_another(asked or f"all of {self.name} are", count, self.wanted(), _asking())
+        _refuse_another(query or f"all of {self.name} are", count, self.mesh_size(), _user_frame())
 
 
-def _flattened(devices: _Devices) -> tuple[list[Any], None]:
-    return [*devices], None
-
-
-def _put_together(_: None, devices: Any) -> Any:
-    return [*devices]
-
-
-# Of a class that JAX does not know it would make one leaf.
-jax.tree_util.register_pytree_node(_Devices, _flattened, _put_together)
+# Otherwise the list would be a single leaf of a tree.
+jax.tree_util.register_pytree_node(
+    _Devices, lambda devices: ([*devices], None), lambda _, devices: [*devices]
+)
 
 
 _SAFE = {"__new__", "__init__", "__getattribute__", "__contains__", "__repr__", "index"}
@@ -188,7 +181,7 @@ def _is_library(file: str) -> bool:
     return is_own(file) or file.startswith(_HERE)
 
 
-def _asking() -> FrameType:
+def _user_frame() -> FrameType:
     """Return the innermost frame of the user."""
     frame = first = sys._getframe(2)
     while frame is not None and _is_library(frame.f_code.co_filename):
@@ -196,14 +189,14 @@ def _asking() -> FrameType:
     return frame or first
 
 
-def _refuse_another(asked: str, found: int, wanted: int | None, caller: FrameType) -> None:
-    if wanted in (None, found):
+def _refuse_another(query: str, count: int, size: int | None, caller: FrameType) -> None:
+    if size in (None, count):
         return
     raise UnsupportedError(
-        f"{asked} {found} here, and the mesh has {wanted} device{'s' * (wanted != 1)}",
+        f"{query} {count} here, and the mesh has {size} device{'s' * (size != 1)}",
         where=f"{Path(caller.f_code.co_filename).name}:{caller.f_lineno}",
-        rule="It counts the devices of this machine, so that the result would not be that "
-        "of a machine with as many devices as the mesh.",
-        remedy='mesh.size, or jax.lax.axis_size("data") inside the shard_map. For the kind of '
-        "device, one will do: jax.devices()[0].platform.",
+        rule="It counts the devices of this machine, so the result would differ from that of a "
+        "machine with as many devices as the mesh.",
+        remedy='mesh.size, or jax.lax.axis_size("data") inside the shard_map. The kind of device '
+        "is available from a single one: jax.devices()[0].platform.",
     )

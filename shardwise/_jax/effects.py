@@ -33,15 +33,14 @@ for _allowed in (
     _allowed.add_type(MayDeadlock)
 
 
-def surface(error: type[Exception], found: Callable[[str], Exception | None]) -> None:
+def surface(error: type[Exception], recognise: Callable[[str], Exception | None]) -> None:
     """Make `error`, raised by a callback inside a compiled program, reach the caller unchanged.
 
     XLA converts any exception of a callback into a `JaxRuntimeError` with its text. From the first
-    call on, a `JaxRuntimeError` whose text `found` recognises becomes an instance of both classes.
-    This patch stays for the process: the error is raised when a compiled program runs, long after
-    it was traced, in a `jit` of the caller's with nothing of shardwise around it. Should a later
-    JAX build its errors differently, the caller gets the plain `JaxRuntimeError`, with the same
-    text.
+    call on, a `JaxRuntimeError` whose text `recognise` matches becomes an instance of both classes.
+    This patch is not removed: the error is raised when a compiled program runs, long after it was
+    traced, in the caller's `jit`, without shardwise on the stack. Should a later JAX build its
+    errors differently, the caller gets the plain `JaxRuntimeError`, with the same text.
     """
     base = jax.errors.JaxRuntimeError
     if error in _SURFACED:
@@ -50,20 +49,20 @@ def surface(error: type[Exception], found: Callable[[str], Exception | None]) ->
 
     class Surfaced(base, error):  # in this order the memory layouts agree
         def __str__(self) -> str:
-            return str(self.found)
+            return str(self.original)
 
     Surfaced.__name__ = Surfaced.__qualname__ = error.__name__
     Surfaced.__module__ = error.__module__
 
-    def recognise(self: Any, *args: Any, **kwargs: Any) -> None:
+    def patched(self: Any, *args: Any, **kwargs: Any) -> None:
         init(self, *args, **kwargs)
-        match = found(str(args[0])) if args and type(self) is base else None
-        if match is not None:
+        original = recognise(str(args[0])) if args and type(self) is base else None
+        if original is not None:
             with contextlib.suppress(TypeError):
                 self.__class__ = Surfaced
-                self.found = match
+                self.original = original
 
-    base.__init__ = recognise
+    base.__init__ = patched
     _SURFACED.add(error)
 
 

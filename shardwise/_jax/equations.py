@@ -1,8 +1,8 @@
 """Copy equations of a program into another one.
 
-Applying a primitive makes JAX compute known types, look up the known line, and build an equation
-that exists. A run of such equations enters a program as one equation that contains them all, and is
-lowered inline, without a function of its own.
+Applying a primitive would make JAX recompute types and source lines, and rebuild an equation that
+exists. A run of such equations is added to a program as one equation that contains them all, and is
+lowered inline, not as a separate function.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .jaxprs import bind
 
 
 def copies_equations() -> bool:
-    """Return whether types are known here without JAX: they do not depend on an ambient mesh."""
+    """Return whether types do not depend on an ambient mesh, so that equations can be copied."""
     mesh = jax.sharding.get_abstract_mesh()
     return mesh.empty or all(kind == jax.sharding.AxisType.Auto for kind in mesh.axis_types)
 
@@ -46,7 +46,7 @@ def applying(primitive: Any, params: dict[str, Any], effects: Any) -> Callable[.
     """Return a function that applies a primitive as its equation would."""
     primitive = getattr(primitive, "prim", primitive)
     plain = type(primitive).get_bind_params is _core.Primitive.get_bind_params
-    # Some are rewritten to others before lowering, which JAX does where they are applied.
+    # JAX rewrites some primitives to others when they are applied.
     lowered = getattr(primitive.is_high, "__func__", None) is _core.Primitive.is_high
     if plain and lowered and not effects:
         return Equation(primitive, params)
@@ -101,13 +101,13 @@ class EquationRun:
         )
         self._known.update(zip((value for value, _, _ in outs), out_vars, strict=True))
 
-    def repeat(self, value: Any, again: Any) -> None:
-        """Give a value a second identifier."""
-        self._known[again] = self._known[value]
+    def alias(self, value: Any, other: Any) -> None:
+        """Add a second identifier for a value."""
+        self._known[other] = self._known[value]
 
-    def apply(self, wanted: Sequence[Any]) -> list[Any]:
-        """Return the arrays of the requested values."""
-        outs = [self._known[value] for value in wanted]
+    def apply(self, values: Sequence[Any]) -> list[Any]:
+        """Return the arrays of these values."""
+        outs = [self._known[value] for value in values]
         info = _info(self._ins, outs)
         jaxpr = jex.Jaxpr([], self._ins, outs, self._eqns, _core.no_effects, info)
         return equation_run_p.bind(*self._arrays, jaxpr=jaxpr)

@@ -1,7 +1,7 @@
 """Local variables of JAX's functions, read from the traceback of an error.
 
-JAX's messages often leave out which axis, mesh or function they are about; the frames that an error
-passed through have it in their variables. The names of those variables are known here alone. Only
+JAX's messages often omit the axis, mesh or function they are about, which the frames in the
+traceback have in local variables. No other module depends on the names of those variables. Only
 frames between our call and the error are given, and only those of JAX's functions are read.
 """
 
@@ -34,7 +34,7 @@ def mapped_functions(frames: Iterable[FrameType]) -> Iterator[Callable[..., Any]
 
 
 def collective_called(frames: Iterable[FrameType]) -> CollectiveCall | None:
-    """Return the outermost of the collectives that were called."""
+    """Return the outermost collective that was called."""
     for frame in frames:
         if is_collective(_file(frame)) and "axis_name" in frame.f_locals:
             return CollectiveCall(frame.f_code.co_name, frame.f_locals)

@@ -29,7 +29,7 @@ def note_ambient(mesh: Any, axis_names: Any) -> None:
         return
     frame = sys._getframe(2)
     inner = frame.f_locals.get("f")
-    with contextlib.suppress(TypeError):  # what takes no weak reference is not at module level
+    with contextlib.suppress(TypeError):  # without weak references it is not a module-level one
         _FROZEN[-1].append((frame.f_code, weakref.ref(inner), axis_names))
 
 

@@ -140,7 +140,7 @@ def primitive_name(primitive: Any) -> str:
 
 
 def bind(primitive: Any, params: dict[str, Any], *args: Any) -> list[Any]:
-    """Apply a primitive as its equation would, and give a list of results."""
+    """Apply a primitive as its equation would, and return a list of results."""
     primitive = getattr(primitive, "prim", primitive)
     out = primitive.bind(*args, **primitive.get_bind_params(params))
     return list(out) if primitive.multiple_results else [out]
@@ -231,7 +231,7 @@ def argument_names(jaxpr: Any) -> list[str]:
     """Return the parameter names of the function that a jaxpr was traced from; "" if unknown."""
     count = len(open_jaxpr(jaxpr).invars)
     names = getattr(getattr(jaxpr, "debug_info", None), "arg_names", ()) or ()
-    # What a body closes over comes in front of its own arguments, without a name.
+    # Values that a body closes over precede its arguments, and have no name.
     return [*[""] * count, *(str(name or "") for name in names)][-count:] if count else []
 
 

@@ -1,7 +1,7 @@
-"""An exported program, given as text: which operations its result depends on.
+"""Parse the text of an exported program: which operations its result depends on.
 
-The text may come from a stranger. So it is parsed into operations and never searched: names of
-functions, scopes and attributes may contain any words.
+The text may be untrusted. So it is parsed into operations and not searched: names of functions,
+scopes and attributes may contain any text.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class ManualComputation:
 
 @dataclasses.dataclass(frozen=True)
 class Summary:
-    """What an exported program consists of."""
+    """The operations of an exported program."""
 
     operations: frozenset[str]
     """The names of the operations that the result depends on."""
@@ -42,7 +42,7 @@ class Summary:
 
 
 def summarize(text: str) -> Summary:
-    """Return what the program in an MLIR text consists of."""
+    """Return the operations of the program in an MLIR text."""
     with _mlir.make_ir_context():
         module = _ir.Module.parse(text)
         top = [op.operation for op in module.body.operations]

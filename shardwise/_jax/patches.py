@@ -51,7 +51,7 @@ class Patches:
 
     @contextlib.contextmanager
     def installed(self) -> Iterator[None]:
-        """Return a context in which the patches are there."""
+        """Return a context in which the patches are installed."""
         with self._lock:
             self._users += 1
             if self._users == 1:
@@ -74,5 +74,5 @@ class Patches:
     def _remove(self) -> None:
         while self._replaced:
             patch, original, new = self._replaced.pop()
-            if patch.get() is new:  # else somebody has replaced it as well, and keeps ours inside
+            if patch.get() is new:  # otherwise other code has replaced it again
                 patch.put(original)

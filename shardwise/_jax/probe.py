@@ -1,10 +1,10 @@
 """The internals of JAX that shardwise uses, and whether the installed JAX has them.
 
-Private names of JAX change without notice. Each one that this package uses is listed here, with how
-it is used. The list is compared with the installed JAX once, before anything else of this package
-is imported: a JAX that differs raises one error with all differences instead of an AttributeError
-somewhere in a trace. `make probe JAX=0.13.0` tries another version; `docs/supported.md` lists those
-that were tried. `tests/test_probe.py` compares the list with the code.
+Private names of JAX change without notice. Each one that this package uses is listed here, with its
+use. The list is compared with the installed JAX once, before the rest of this package is imported:
+an incompatible JAX raises one error that lists all differences instead of an AttributeError during
+a trace. `make probe JAX=0.13.0` tries another version; `docs/supported.md` lists those that were
+tried. `tests/test_probe.py` compares the list with the code.
 """
 
 from __future__ import annotations
@@ -180,7 +180,7 @@ NEEDED: dict[str, dict[str, str]] = {
 }
 """Names by module. An empty string: the name exists. `2 weak_type`: it can be called with two
 positional arguments and a keyword `weak_type`. `= name val`: it is replaced while a program is
-traced, so its parameters are these; `*` at the end stands for any more."""
+traced, so these must be its parameters; `*` at the end allows more."""
 
 ALTERNATIVES: tuple[tuple[str, ...], ...] = (
     (
@@ -209,12 +209,12 @@ def require() -> None:
         f"JAX {jax.__version__} is not supported by this version of shardwise: "
         + "; ".join(missing),
         rule="shardwise uses internals of JAX, which differ between its versions.",
-        remedy=f"a newer shardwise, or pip install 'jax>={oldest},<={newest}'.",
+        remedy=f"upgrade shardwise, or pip install 'jax>={oldest},<={newest}'.",
     )
 
 
 def differences() -> Iterator[str]:
-    """Yield what is missing or has another signature in the installed JAX."""
+    """Yield the names that are missing or have another signature in the installed JAX."""
     for module, names in NEEDED.items():
         for name, use in names.items():
             try:

@@ -27,7 +27,7 @@ def find_cluster(timeout: int, method: str | None = None) -> Cluster | None:
 
     Args:
         timeout: Seconds to wait for the address of the first process.
-        method: Ask this one only, such as `mpi4py`, which has to be asked for.
+        method: Use this one only, such as `mpi4py`, which JAX does not try by itself.
     """
     kinds = _clusters.ClusterEnv._cluster_types
     if method is None:
@@ -81,8 +81,8 @@ _left: list[Any] = []
 def leave_distributed() -> None:
     """Skip the shutdown of the job, in which JAX waits for all processes.
 
-    A failed process would wait there for others that wait for it. The objects are kept alive: their
-    destructors wait, too.
+    A failed process would wait there for others that wait for it. The objects are kept alive, since
+    their destructors wait too.
     """
     state = _distributed.global_state
     _left.append((state.preemption_sync_manager, state.client, state.service))

@@ -22,13 +22,13 @@ from .patches import Patch, Patches
 
 
 def without_refs(jaxpr: Any) -> tuple[Any, tuple[int, ...]]:
-    """Return a closed jaxpr without mutable refs: what is written to one is threaded through it.
+    """Return a closed jaxpr without mutable refs: their values are threaded through it.
 
     This is what JAX does itself before it compiles, so reads and writes keep their order.
 
     Returns:
-        The jaxpr, which takes its constants as arguments where it had refs; and which of its
-        inputs were refs, constants counted first. Their last values are further results.
+        The jaxpr, which takes its constants as arguments if it had refs; and the indices of the
+        inputs, constants first, that were refs. Their last values are further results.
     """
     if not has_refs(jaxpr):
         return jaxpr, ()
@@ -85,14 +85,14 @@ def _keeping(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _with_its_rule(primitive: Any, original: Callable[..., Any] | None) -> Callable[..., Any]:
-    """Return the rule for a function with a derivative rule of its own and refs inside."""
+    """Return the rule for a function with a custom derivative rule and refs inside."""
 
-    def discharge(*given: Any, call_jaxpr: Any, **params: Any) -> Any:
+    def discharge(*all_args: Any, call_jaxpr: Any, **params: Any) -> Any:
         if not _DIFFERENTIABLE.get():
             if original is None:
                 raise NotImplementedError(f"No state discharge rule for primitive: {primitive}")
-            return original(*given, call_jaxpr=call_jaxpr, **params)
-        args = given[len(given) - len(call_jaxpr.in_avals) :]
+            return original(*all_args, call_jaxpr=call_jaxpr, **params)
+        args = all_args[len(all_args) - len(call_jaxpr.in_avals) :]
         is_ref = [isinstance(aval, _state.AbstractRef) for aval in call_jaxpr.in_avals]
         pure = _discharge.discharge_state(call_jaxpr)
         if any(is_ref):
@@ -108,17 +108,17 @@ def _with_its_rule(primitive: Any, original: Callable[..., Any] | None) -> Calla
 
 
 def _underivable(f: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that can run and not be differentiated."""
+    """Return a function that cannot be differentiated."""
     wrapped = jax.custom_jvp(f)
 
     @wrapped.defjvp
     def refuse(primals: Any, tangents: Any) -> Any:
         raise UnsupportedError(
-            "it is a derivative of a function with a derivative of its own that takes a ref",
+            "it differentiates a function that takes a ref and has a custom derivative rule",
             where="custom_vjp, custom_jvp",
-            rule="A simulated program passes on values; its rule asks for the ref.",
+            rule="A simulated program passes values, but the rule takes the ref.",
             remedy="simulate the derivative, sw.simulate(jax.grad(f), mesh=mesh), or pass the "
-            "value that the ref holds.",
+            "value of the ref.",
         )
 
     return wrapped

@@ -35,20 +35,20 @@ IsTracing = Callable[[], bool]
 def placing_patches(traced: IsTracing) -> list[Patch]:
     """Return the patches that let JAX use the mesh around a simulated program."""
 
-    def around() -> AbstractMesh | None:
-        """Return the ambient mesh where JAX would find none, since it looks for devices."""
+    def ambient() -> AbstractMesh | None:
+        """Return the ambient mesh if JAX would find none because it has no devices."""
         if not traced() or not _mesh.get_concrete_mesh().empty:
             return None
         mesh = _mesh.get_abstract_mesh()
-        # In a body the devices would still be those of the whole mesh, none of it manual.
+        # In a body, JAX would use the whole concrete mesh, without manual axes.
         manual = dict.fromkeys(mesh.manual_axes, AxisType.Auto)
         return None if mesh.empty else mesh.update_axis_types(manual)
 
     return [
-        Patch(_pjit, "_create_sharding_for_array", partial(_of_jit, around=around)),
-        Patch(_api, "pspec_to_sharding", partial(_sharding, around=around)),
-        Patch(_core.ShapeDtypeStruct, "sharding", partial(_described, around=around)),
-        Patch(_numpy, "canonicalize_device_to_sharding", partial(_made_on, traced=traced)),
+        Patch(_pjit, "_create_sharding_for_array", partial(_of_jit, ambient=ambient)),
+        Patch(_api, "pspec_to_sharding", partial(_sharding, ambient=ambient)),
+        Patch(_core.ShapeDtypeStruct, "sharding", partial(_described, ambient=ambient)),
+        Patch(_numpy, "canonicalize_device_to_sharding", partial(_of_device, traced=traced)),
         Patch(_lax, "broadcast", partial(_filled, traced=traced)),
         Patch(_pjit, "_pjit_batcher_for_sharding", partial(_batched, traced=traced)),
     ]
@@ -57,35 +57,35 @@ def placing_patches(traced: IsTracing) -> list[Patch]:
 AmbientMesh = Callable[[], "AbstractMesh | None"]
 
 
-def _of_jit(original: Callable[..., Any], around: AmbientMesh) -> Callable[..., Any]:
+def _of_jit(original: Callable[..., Any], ambient: AmbientMesh) -> Callable[..., Any]:
     @functools.wraps(original)
-    def create_sharding(own: Any, given: Any, name: str, api_name: str) -> Any:
-        mesh = around() if api_name == "jit" and isinstance(given, PartitionSpec) else None
+    def create_sharding(jit_mesh: Any, spec: Any, name: str, api_name: str) -> Any:
+        mesh = ambient() if api_name == "jit" and isinstance(spec, PartitionSpec) else None
         if mesh is None:
-            return original(own, given, name, api_name)
-        return NamedSharding(mesh, given)
+            return original(jit_mesh, spec, name, api_name)
+        return NamedSharding(mesh, spec)
 
     return create_sharding
 
 
-def _sharding(original: Callable[..., Any], around: AmbientMesh) -> Callable[..., Any]:
+def _sharding(original: Callable[..., Any], ambient: AmbientMesh) -> Callable[..., Any]:
     @functools.wraps(original)
-    def pspec_to_sharding(name: str, given: Any) -> Any:
-        mesh = around() if isinstance(given, PartitionSpec) else None
-        return original(name, given) if mesh is None else NamedSharding(mesh, given)
+    def pspec_to_sharding(name: str, spec: Any) -> Any:
+        mesh = ambient() if isinstance(spec, PartitionSpec) else None
+        return original(name, spec) if mesh is None else NamedSharding(mesh, spec)
 
     return pspec_to_sharding
 
 
-def _described(original: property, around: AmbientMesh) -> property:
+def _described(original: property, ambient: AmbientMesh) -> property:
     def sharding(self: Any) -> Any:
-        mesh = around() if isinstance(self._sharding, PartitionSpec) else None
+        mesh = ambient() if isinstance(self._sharding, PartitionSpec) else None
         return original.__get__(self) if mesh is None else NamedSharding(mesh, self._sharding)
 
     return property(sharding)
 
 
-def _made_on(original: Callable[..., Any], traced: IsTracing) -> Callable[..., Any]:
+def _of_device(original: Callable[..., Any], traced: IsTracing) -> Callable[..., Any]:
     """Replace the conversion of `device=` in the functions of `jax.numpy` that create arrays."""
 
     @functools.wraps(original)
@@ -96,7 +96,7 @@ def _made_on(original: Callable[..., Any], traced: IsTracing) -> Callable[..., A
 
 
 def _filled(original: Callable[..., Any], traced: IsTracing) -> Callable[..., Any]:
-    """Do the same for `sharding=` of `lax.full` and `lax.full_like`, which broadcast a scalar."""
+    """Replace `sharding=` of `lax.full` and `lax.full_like`, which broadcast a scalar."""
     full = inspect.unwrap(_lax.full).__code__
 
     @functools.wraps(original)
@@ -109,26 +109,26 @@ def _filled(original: Callable[..., Any], traced: IsTracing) -> Callable[..., An
 
 
 def _batched(original: Callable[..., Any], traced: IsTracing) -> Callable[..., Any]:
-    """Replace the sharding under `vmap`: with Explicit axes alone it is known without devices."""
+    """Replace the sharding under `vmap`, which needs no devices if all axes are Explicit."""
 
     @functools.wraps(original)
-    def batcher(given: Any, dim: int, spmd_axis_name: Any, *rest: Any) -> Any:
-        virtual = isinstance(given, NamedSharding) and isinstance(given.mesh, AbstractMesh)
-        if traced() and virtual and spmd_axis_name is None and given.mesh.are_all_axes_explicit:
-            return given.update(spec=_pxla.batch_spec(given.spec, dim, None))
-        return original(given, dim, spmd_axis_name, *rest)
+    def batcher(sharding: Any, dim: int, spmd_axis_name: Any, *rest: Any) -> Any:
+        virtual = isinstance(sharding, NamedSharding) and isinstance(sharding.mesh, AbstractMesh)
+        if traced() and virtual and spmd_axis_name is None and sharding.mesh.are_all_axes_explicit:
+            return sharding.update(spec=_pxla.batch_spec(sharding.spec, dim, None))
+        return original(sharding, dim, spmd_axis_name, *rest)
 
     return batcher
 
 
-def _typed(given: Any) -> Any:
+def _typed(sharding: Any) -> Any:
     """Return the part of a virtual sharding that is part of a type; any other unchanged.
 
-    One on real devices is left to JAX, which may cache what it traces here and run it there.
+    A sharding on real devices is left to JAX, which may cache this trace and run it on them.
     """
-    if not isinstance(given, NamedSharding) or not isinstance(given.mesh, AbstractMesh):
-        return given
+    if not isinstance(sharding, NamedSharding) or not isinstance(sharding.mesh, AbstractMesh):
+        return sharding
     ambient = _mesh.get_abstract_mesh()
-    if AxisType.Explicit not in given.mesh.axis_types or ambient.manual_axes:
+    if AxisType.Explicit not in sharding.mesh.axis_types or ambient.manual_axes:
         return None
-    return given.update(spec=_core.modify_spec_for_auto_manual(given.spec, given.mesh))
+    return sharding.update(spec=_core.modify_spec_for_auto_manual(sharding.spec, sharding.mesh))

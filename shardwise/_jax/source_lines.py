@@ -75,7 +75,7 @@ def derivative_frames(source_info: Any) -> Iterator[tuple[str, list[Frame]]]:
     for frame in source_info.traceback.frames if source_info.traceback else ():
         lines = [(user_frame.file, user_frame.line) for user_frame in rest]
         if frame.file_name.endswith("api.py") and "grad" in frame.function_name:
-            # `grad_f_aux` and `value_and_grad_f` are the inner functions of `grad` and its like.
+            # `grad_f_aux` and `value_and_grad_f` are inner functions of JAX.
             name = frame.function_name.partition(".")[0].partition("_f")[0]
         elif (frame.file_name, frame.line_num) in lines:
             index = lines.index((frame.file_name, frame.line_num))
@@ -127,7 +127,7 @@ LIBRARIES = tuple(dict.fromkeys(map(prefix, library_folders(sys.path))))
 
 
 def is_own(file: str) -> bool:
-    """Return whether a source file is of JAX, or of this package, which replaces parts of it."""
+    """Return whether a source file belongs to JAX, or to this package, which patches JAX."""
     return file.startswith(_HOMES)
 
 
@@ -151,7 +151,7 @@ api_boundary = _traceback.api_boundary
 
 
 def is_ragged_batch(error: BaseException) -> bool:
-    """Return whether JAX has asserted that all sizes of a ragged exchange in a batch are
+    """Return whether this is JAX's assertion that all sizes of a batched ragged exchange are
     batched."""
     return _came_through(error, AssertionError, "_ragged_all_to_all_batched_collective")
 

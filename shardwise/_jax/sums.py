@@ -1,9 +1,9 @@
 """Sum a stack, row by row where XLA itself is slow or wrong.
 
-With JAX 0.10, XLA on a CPU takes many times as long as an addition of the rows if they are longer
-than some 16,000 numbers (`benchmarks/workarounds.py`); since 0.11 it is as fast. And where the rows
-are products with a constant matrix, as in `jnp.sum(x @ jnp.ones((4, 1000)), 0)`, its sum is wrong,
-up to JAX 0.12 at least.
+With JAX 0.10, XLA on a CPU takes many times as long as adding the rows one by one if they have more
+than about 16,000 elements (`benchmarks/workarounds.py`); since 0.11 it is as fast. If the rows are
+products with a constant matrix, as in `jnp.sum(x @ jnp.ones((4, 1000)), 0)`, its sum is wrong, at
+least up to JAX 0.12.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def sum_stack(x: Any) -> Any:
 
 
 def sum_products(x: Any) -> Any:
-    """Do the same for what a matrix product may have computed."""
+    """Sum over the first dimension of a value that may be a matrix product."""
     if jnp.iscomplexobj(x) or jax.default_backend() != "cpu":
         return lax.reduce_sum(x, (0,))
     first = len(x) % ROWS_PER_ITERATION or ROWS_PER_ITERATION
@@ -43,5 +43,5 @@ def sum_products(x: Any) -> Any:
         total = total + x[row]
     if len(x) > first:
         total = lax.fori_loop(0, (len(x) - first) // ROWS_PER_ITERATION, add_rows, total)
-    zero = lax.full_like(total, 0)  # as of a sum that begins with it, which is never -0
+    zero = lax.full_like(total, 0)  # like a sum that starts from 0, which is never -0
     return lax.select(total == zero, zero, total)

@@ -1,4 +1,4 @@
-"""The part of a type that has, on a mesh with Explicit axes, the sharding of a value."""
+"""The sharding in the type of a value, on a mesh with Explicit axes."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def mesh_of(aval: Any) -> Any:
 def explicit_spec(x: Any) -> PartitionSpec | None:
     """Return the spec of an array, or a shape, on a mesh with Explicit axes; None if it has none.
 
-    An unsplit array on such a mesh is the same on every device. A value that is traced with such a
-    mesh around has that type too, whether it was placed there or not: it has no spec of its own.
+    An unsplit array on such a mesh is the same on every device. A value traced under such an
+    ambient mesh has that type too, wherever it is placed, so it has no spec.
     """
     aval = jax.typeof(x)
     mesh = mesh_of(aval)
@@ -56,7 +56,7 @@ def explicit_spec(x: Any) -> PartitionSpec | None:
 
 
 def with_spec_on(mesh: Any, x: Any) -> Any:
-    """Return a shape whose sharding is only a spec with this mesh; all else unchanged."""
+    """Add this mesh to a shape whose sharding is only a spec; return other values unchanged."""
     spec = getattr(x, "_sharding", None) if isinstance(x, jax.ShapeDtypeStruct) else None
     if not isinstance(spec, PartitionSpec) or not _mesh.get_concrete_mesh().empty:
         return x
@@ -129,8 +129,8 @@ def transpose_linear(
 ) -> Any:
     """Return the transpose of a linear function of arrays, at some cotangents.
 
-    `jax.linear_transpose` requires cotangents of the type of the result. That of a value which is
-    the same everywhere (`reduced`) is a pending sum (`unreduced`), and vice versa.
+    `jax.linear_transpose` requires cotangents of the type of the result. But the cotangent of a
+    value that is the same everywhere (`reduced`) is a pending sum (`unreduced`), and vice versa.
     """
     dual = [is_plain(aval) or aval.to_ct_aval() == aval for aval in map(jax.typeof, cotangents)]
     if all(dual):
@@ -152,7 +152,7 @@ def is_plain(aval: Any) -> bool:
 
 
 def struct(x: Any, aval: Any) -> Any:
-    """Return what to trace with in place of `x`, if a program has it with type `aval`."""
+    """Return a stand-in for `x` to trace with, if it has type `aval` in the program."""
     actual = jax.typeof(x)
     mesh = mesh_of(actual)
     foreign = mesh is not None and not mesh.empty and mesh != mesh_of(aval)
@@ -200,15 +200,15 @@ def _typed(aval: Any, shape: Sequence[int], sharding: Any) -> Any:
     return ShapedArray(tuple(shape), aval.dtype, weak_type=weak, sharding=sharding)
 
 
-def types_in_trace(avals: Sequence[Any], given: Sequence[Any]) -> list[Any]:
-    """Return types as a trace sees them that knows the ambient mesh, and those of the inputs.
+def types_in_trace(avals: Sequence[Any], inputs: Sequence[Any]) -> list[Any]:
+    """Return types for a trace with the ambient mesh and the meshes of the inputs.
 
-    Inside a `shard_map` that checks, they vary between devices as the inputs do.
+    Inside a `shard_map` with `check_vma`, they vary over the axes of the inputs.
     """
-    meshes = {jax.sharding.get_abstract_mesh(), *map(mesh_of, given)}
-    context = next((input_aval for input_aval in given if input_aval.mat.varying), None)
+    meshes = {jax.sharding.get_abstract_mesh(), *map(mesh_of, inputs)}
+    context = next((input_aval for input_aval in inputs if input_aval.mat.varying), None)
 
-    def see(aval: Any) -> Any:
+    def convert(aval: Any) -> Any:
         if is_plain(aval) or mesh_of(aval) not in meshes:
             aval = _typed(aval, aval.shape, None)
         if context is None:
@@ -217,7 +217,7 @@ def types_in_trace(avals: Sequence[Any], given: Sequence[Any]) -> list[Any]:
         sharding = _sharding(context, spec)
         return _typed(aval, aval.shape, sharding).update_manual_axis_type(context.mat)
 
-    return list(map(see, avals))
+    return list(map(convert, avals))
 
 
 def varying(avals: Sequence[Any]) -> frozenset[str]:

@@ -1,4 +1,4 @@
-"""Run what JAX supports only eagerly, or only with devices, while tracing for a virtual mesh.
+"""Support, while tracing for a virtual mesh, what JAX supports only eagerly or with devices.
 
 `under` sets the ambient mesh of a trace. Within `virtually`, `jax.set_mesh` takes a virtual mesh
 and works during a trace. Specs and shardings that a program passes to `jit`, `device_put` or
@@ -156,15 +156,15 @@ def _noted(original: Callable[..., Any]) -> Callable[..., Any]:
     return process
 
 
-def _refuse_other_mesh(used: Mesh | AbstractMesh, seen: TraceNotes) -> None:
+def _refuse_other_mesh(used: Mesh | AbstractMesh, notes: TraceNotes) -> None:
     """Raise for a `shard_map` on its own mesh, if the program is traced for another."""
-    if seen.mesh is None or used.size == seen.size:
+    if notes.mesh is None or used.size == notes.size:
         return
-    if any(name in seen.mesh.axis_names for name in used.axis_names):
+    if any(name in notes.mesh.axis_names for name in used.axis_names):
         raise RefusedError(
             f"this shard_map runs on a mesh of its own, {dict(used.shape)}, and not on the one "
-            f"that the program is to run on, {dict(seen.mesh.shape)}",
+            f"that the program is to run on, {dict(notes.mesh.shape)}",
             "A program gets the mesh that it runs on as an argument.",
             "jax.shard_map(body, mesh=mesh, ...), with the mesh that is passed; or, for a program "
-            "on a mesh of its own, leave mesh= out (simulate, explain and inspect do without).",
+            "on its own mesh, omit mesh= (simulate, explain and inspect do not need it).",
         )

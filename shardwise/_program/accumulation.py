@@ -1,4 +1,4 @@
-"""Reductions over devices whose results a loop only adds up."""
+"""Find reductions over devices whose results a loop only accumulates."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def is_move(op: Leaf) -> bool:
 
 
 def added_up(loop: Scan, passes: Callable[[Leaf], bool] = is_move) -> list[AddedUp]:
-    """Return what a loop adds up; `passes` tells which operations may come before the addition."""
+    """Return what a loop accumulates; `passes` accepts operations that may precede the addition."""
     read = collections.Counter(
         atom
         for atoms in (*(op.ins for op in loop.body.ops), loop.body.outs)
@@ -35,20 +35,20 @@ def added_up(loop: Scan, passes: Callable[[Leaf], bool] = is_move) -> list[Added
     )
     producers = {var: op for op in loop.body.ops for var in op.outs}
 
-    def maker(atom: object) -> Op | None:
+    def producer(atom: object) -> Op | None:
         """Return the operation that computes a value with a single use."""
         return producers.get(atom) if isinstance(atom, Var) and read[atom] == 1 else None
 
     result = []
     for index, total in enumerate(loop.body.ins[loop.consts : loop.consts + loop.carry]):
-        add = maker(loop.body.outs[index])
+        add = producer(loop.body.outs[index])
         if not isinstance(add, Leaf) or add.name not in ADDITIONS or read[total] != 1:
             continue
         operands = [atom for atom in add.ins if atom is not total]
         if len(operands) != 1:
             continue
         between: list[Leaf] = []
-        while isinstance(operation := maker(operands[0]), Leaf) and passes(operation):
+        while isinstance(operation := producer(operands[0]), Leaf) and passes(operation):
             between.insert(0, operation)
             operands = [atom for atom in operation.ins if isinstance(atom, Var)]
         if isinstance(operation, Collective):

@@ -49,20 +49,20 @@ def build(
     through: str = "",
     shares_in: Sequence[bool] | None = None,
     shares_out: Sequence[bool] | None = None,
-    whole_too: bool = False,
+    split_replicated: bool = False,
 ) -> Body:
     """Build the list of operations of a closed jaxpr, its constants in front of its inputs.
 
     `through` names a primitive that is replaced by the program in its parameter `program`. Inputs
-    and results are global, except those in `shares_in` and `shares_out`: of these every device has
-    its own. `whole_too` gives every argument of a `shard_map` a `Split`, even if it is replicated
-    or unused.
+    and results are global, except those in `shares_in` and `shares_out`, which differ between
+    devices. `split_replicated` gives every argument of a `shard_map` a `Split`, even if it is
+    replicated or unused.
     """
     try:
-        return _build(jaxpr, through, shares_in, shares_out, whole_too)
+        return _build(jaxpr, through, shares_in, shares_out, split_replicated)
     except (ShardingError, UnsupportedError):
         # JAX drops unused operations before it compiles; the error may come from one of them.
-        return _build(_jax.without_dead(jaxpr), through, shares_in, shares_out, whole_too)
+        return _build(_jax.without_dead(jaxpr), through, shares_in, shares_out, split_replicated)
 
 
 def _build(
@@ -70,12 +70,12 @@ def _build(
     through: str,
     shares_in: Sequence[bool] | None,
     shares_out: Sequence[bool] | None,
-    whole_too: bool,
+    split_replicated: bool,
 ) -> Body:
     invars, opened = _jax.as_compiled(jaxpr)
     ins = [var_of(v) for v in invars]
     ops: list[Op] = []
-    walk = _Walk(ops, {}, through=through, whole_too=whole_too)
+    walk = _Walk(ops, {}, through=through, split_replicated=split_replicated)
     env = _constants(opened)
     for v, var, shared in zip(invars, ins, shares_in or [False] * len(ins), strict=True):
         env[v] = var if shared else convert_unreduced(walk, None, var, None, v.aval)
@@ -84,7 +84,7 @@ def _build(
     for index, v in enumerate(opened.outvars):
         if not shared[index]:
             outs[index] = convert_unreduced(walk, None, outs[index], v.aval, None)
-    return walk.living(ins, outs)
+    return walk.live_body(ins, outs)
 
 
 @dataclasses.dataclass
@@ -100,9 +100,9 @@ class _Walk:
     """The source info of the loops and branches around."""
     through: str = ""
     """The name of a primitive that is replaced by the program in its parameter `program`."""
-    whole_too: bool = False
+    split_replicated: bool = False
     """Whether replicated arguments of a `shard_map` get a `Split` as well."""
-    on_one: list[Var] = dataclasses.field(default_factory=list)
+    pinned: list[Var] = dataclasses.field(default_factory=list)
     """Values that are placed on one device."""
 
     def eqns(self, jaxpr: _jax.Open, env: dict[Any, Atom]) -> list[Atom]:
@@ -119,7 +119,7 @@ class _Walk:
             return ins
         if row.acts == "places":
             if _jax.on_one_device(eqn):
-                ins = [self.pinned(eqn, atom) for atom in ins]
+                ins = [self.pin(eqn, atom) for atom in ins]
             rows = zip(ins, eqn.invars, eqn.outvars, strict=True)
             return [
                 convert_unreduced(self, eqn, atom, old.aval, new.aval) for atom, old, new in rows
@@ -129,7 +129,7 @@ class _Walk:
         if name == "axis_index":
             return jaxpr_collectives.axis_index(self, eqn, ins)
         if name == self.through:
-            return self.program(eqn, ins)
+            return self.inline_program(eqn, ins)
         special: Callable[[Any, list[Atom]], list[Atom]] | None = getattr(self, f"on_{name}", None)
         if special is not None:
             return special(eqn, ins)
@@ -146,14 +146,14 @@ class _Walk:
 
     def inline(self, eqn: Any, row: Primitive, ins: list[Atom]) -> list[Atom]:
         if eqn.params.get("differentiated") and eqn.params.get("prevent_cse"):
-            ins = [self.apart(eqn, atom) for atom in ins]
+            ins = [self.barrier(eqn, atom) for atom in ins]
         inner = dataclasses.replace(self, calls=(*self.calls, eqn))
         body_name = row.body if row.body in eqn.params else "call_jaxpr"  # since JAX 0.12
         if row.name == "composite" and _jax.has_refs(eqn.params[body_name]):
             raise checks.refs_in_composite(eqn.params["name"], self.where(eqn))
         return inner.call(eqn.params[body_name], ins)
 
-    def program(self, eqn: Any, ins: list[Atom]) -> list[Atom]:
+    def inline_program(self, eqn: Any, ins: list[Atom]) -> list[Atom]:
         part = eqn.params["program"]
         inner = dataclasses.replace(self, calls=(*self.calls, eqn))
         invars, opened = _jax.as_compiled(part.jaxpr)
@@ -174,29 +174,28 @@ class _Walk:
                 inner.add(eqn, op)
         return outs
 
-    def apart(self, eqn: Any, atom: Atom) -> Atom:
+    def barrier(self, eqn: Any, atom: Atom) -> Atom:
         """Keep XLA from merging a rematerialised value with the original one."""
         if isinstance(atom, Lit):
             return atom
         out = like(atom)
-        run = _barrier
-        self.add(eqn, Leaf([atom], [out], "optimization_barrier", run))
+        self.add(eqn, Leaf([atom], [out], "optimization_barrier", _barrier))
         return out
 
-    def pinned(self, eqn: Any, atom: Atom) -> Atom:
-        """Convert a value placed on one device, which no other part of the mesh can have."""
+    def pin(self, eqn: Any, atom: Atom) -> Atom:
+        """Convert a value placed on one device; raise if the mesh has several."""
         if math.prod(axis.size for axis in self.scope.values()) > 1:
             raise checks.on_one_device(self.where(eqn))
         out = like(atom)
         self.add(eqn, Leaf([atom], [out], "optimization_barrier", _barrier))
-        self.on_one.append(out)
+        self.pinned.append(out)
         return out
 
-    def unmixed(self, eqn: Any, ins: list[Atom]) -> None:
+    def check_not_mixed(self, eqn: Any, ins: list[Atom]) -> None:
         """Raise for an operation on a value of one device and a value of the mesh."""
         wide_joins = [op for op in self.joins.values() if any(axis.size > 1 for axis in op.scope)]
-        mesh = dependents(self.ops, (var for op in wide_joins for var in op.outs), but=self.on_one)
-        if not mesh.isdisjoint(ins) and not dependents(self.ops, self.on_one).isdisjoint(ins):
+        mesh = dependents(self.ops, (var for op in wide_joins for var in op.outs), but=self.pinned)
+        if not mesh.isdisjoint(ins) and not dependents(self.ops, self.pinned).isdisjoint(ins):
             raise checks.on_one_device(self.where(eqn))
 
     def on_call_exported(self, eqn: Any, ins: list[Atom]) -> list[Atom]:
@@ -227,12 +226,12 @@ class _Walk:
             checks.spec(spec, location)
             checks.nested(spec, outer_axes, location)
         has_many = math.prod(params["mesh"].axis_sizes) > 1
-        if self.on_one and has_many and not dependents(self.ops, self.on_one).isdisjoint(ins):
+        if self.pinned and has_many and not dependents(self.ops, self.pinned).isdisjoint(ins):
             raise checks.on_one_device(location)
         names = _jax.argument_names(params["jaxpr"])
         for atom, spec, v, name in zip(ins, params["in_specs"], body.invars, names, strict=True):
             split_axes = placement(spec, len(v.aval.shape), new)
-            is_split = any(split_axes) or self.whole_too
+            is_split = any(split_axes) or self.split_replicated
             parts.append(inner.split(eqn, atom, split_axes, v, name) if is_split else atom)
         outs = inner.call(params["jaxpr"], parts)
         return [
@@ -241,7 +240,7 @@ class _Walk:
         ]
 
     def split(self, eqn: Any, atom: Atom, place: Any, v: Any, name: str) -> Atom:
-        join = self.joins.get(atom) if isinstance(atom, Var) and not self.whole_too else None
+        join = self.joins.get(atom) if isinstance(atom, Var) and not self.split_replicated else None
         if join is not None and join.placement == place:
             # A value that is joined and split again in the same way never left its device.
             return join.ins[0]
@@ -264,11 +263,15 @@ class _Walk:
         opened = _jax.open_jaxpr(jaxpr)
         inner = dataclasses.replace(self, ops=[], joins={}, flow=(*self.flow, eqn.source_info))
         ins = [var_of(v) for v in opened.invars]
-        return inner.living(ins, inner.call(jaxpr, list(ins)))
+        return inner.live_body(ins, inner.call(jaxpr, list(ins)))
 
-    def living(self, ins: list[Var], outs: list[Atom]) -> Body:
+    def live_body(self, ins: list[Var], outs: list[Atom]) -> Body:
         """Return the operations so far as a body, without those that nothing depends on."""
-        splits = [op.outs[0] for op in self.ops if isinstance(op, Split)] if self.whole_too else []
+        splits = (
+            [op.outs[0] for op in self.ops if isinstance(op, Split)]
+            if self.split_replicated
+            else []
+        )
         ops = live(self.ops, [*outs, *splits])
         live_ids = set(map(id, ops))
         return Body(ins, ops, outs, [op for op in self.ops if id(op) not in live_ids])
@@ -307,8 +310,8 @@ class _Walk:
     # --- everything else
 
     def leaf(self, eqn: Any, name: str, ins: list[Atom]) -> list[Atom]:
-        if self.on_one:
-            self.unmixed(eqn, ins)
+        if self.pinned:
+            self.check_not_mixed(eqn, ins)
         ordered = any(_jax.is_ordered(e) for e in eqn.effects) or eqn.params.get("ordered")
         if self.scope and ordered:
             raise self.unsupported(eqn, f"{name} with an ordered effect")
@@ -325,7 +328,7 @@ class _Walk:
 
     def add(self, eqn: Any, op: Op) -> list[Any]:
         op.source = eqn.source_info if eqn is not None else None
-        op.scope, op.calls = self._around
+        op.scope, op.calls = self._enclosing
         op.flow = self.flow
         self.ops.append(op)
         return list(op.outs)
@@ -335,22 +338,22 @@ class _Walk:
         return dataclasses.replace(self, scope={**self.scope, **axes})
 
     @functools.cached_property
-    def _around(self) -> tuple[tuple[Axis, ...], tuple[Any, ...]]:
+    def _enclosing(self) -> tuple[tuple[Axis, ...], tuple[Any, ...]]:
         """Return the axes in scope, and the source info of the calls around, innermost first."""
         sources = tuple(call.source_info for call in reversed(self.calls))
         return tuple(self.scope.values()), sources
 
     def where(self, eqn: Any) -> LazyWhere:
         """Return the line of an equation, or of the innermost call around it that has one."""
-        return LazyWhere(eqn.source_info if eqn is not None else None, *self._around[1])
+        return LazyWhere(eqn.source_info if eqn is not None else None, *self._enclosing[1])
 
     def unsupported(self, eqn: Any, name: str) -> UnsupportedError:
         return UnsupportedError(
             f"the simulator does not support {name}",
             where=str(self.where(eqn)),
-            rule="What it cannot simulate exactly raises an error.",
-            remedy="write it with the collectives of jax.lax that the documentation lists "
-            "under 'What is supported'.",
+            rule="Whatever it cannot simulate exactly raises an error.",
+            remedy="use the collectives of jax.lax that the documentation lists under 'What is "
+            "supported'.",
         )
 
 

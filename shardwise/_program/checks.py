@@ -1,7 +1,5 @@
-"""Errors that JAX raises when it compiles for devices, raised when a program is read.
-
-Also: unsupported primitives that communicate with other devices.
-"""
+"""Errors that JAX raises when it compiles for devices, raised here when a program is read; and
+errors for unsupported primitives that communicate."""
 
 from __future__ import annotations
 
@@ -42,10 +40,10 @@ def nested(spec: Any, taken: Set[str], where: LazyWhere) -> None:
             f"a shard_map inside another one names mesh axis {repeated[0]!r} in {spec}, which "
             "the outer one has taken",
             where=str(where),
-            rule="An axis is split once. JAX writes such specs itself when it takes a "
-            "reverse derivative of a shard_map nested in a partly manual one, and refuses "
-            "them when it compiles for devices.",
-            remedy="take one shard_map over all axes, or a forward derivative (jax.jvp).",
+            rule="An axis splits an array once. JAX generates such specs when it differentiates, "
+            "in reverse mode, a shard_map nested in a partly manual one, and rejects them when it "
+            "compiles for devices.",
+            remedy="use one shard_map over all axes, or a forward derivative (jax.jvp).",
         )
 
 
@@ -72,14 +70,14 @@ def grouped(name: str, groups: Any, axes: tuple[Axis, ...], where: LazyWhere) ->
             rule="Each device along the axis is in exactly one group, and no group is empty.",
             remedy="name every index once.",
         )
-    # To decide whether there is anything to exchange, JAX looks at the first group alone.
+    # JAX decides by the first group whether there is anything to exchange.
     idle = name == "all_to_all" and len(groups[0]) == 1
     if not idle and not all(map(_is_index, indices)):
         raise ShardingError(
             f"{name} with axis_index_groups={groups}",
             where=str(where),
-            rule="Groups hold the numbers of devices, which are integers.",
-            remedy="int(i) for each of them.",
+            rule="Groups are tuples of device indices, which are integers.",
+            remedy="int(i) for each index.",
         )
     if len({len(group) for group in groups}) == 1 or name in REDUCTIONS:
         return groups
@@ -89,7 +87,7 @@ def grouped(name: str, groups: Any, axes: tuple[Axis, ...], where: LazyWhere) ->
         f"{name} with axis_index_groups={groups}",
         where=str(where),
         rule="Only reductions take groups of different sizes.",
-        remedy="make all groups alike.",
+        remedy="use groups of one size.",
     )
 
 
@@ -104,7 +102,7 @@ def numbered(axes: tuple[Axis, ...], scope: Scope, where: LazyWhere) -> tuple[Ax
     raise ShardingError(
         f"ppermute over {tuple(axis.name for axis in axes)}, on a mesh that has {names}",
         where=str(where),
-        rule="JAX refuses a permutation over several axes in another order than the mesh's.",
+        rule="JAX rejects a permutation over several axes that are not in mesh order.",
         remedy=f"jax.lax.ppermute(x, {names}, perm) with perm renumbered.",
     )
 
@@ -117,8 +115,8 @@ def permutation(perm: Any, axes: tuple[Axis, ...], where: LazyWhere) -> Any:
         raise ShardingError(
             f"ppermute with perm={tuple(perm)} has {invalid}",
             where=str(where),
-            rule="A permutation is made of pairs: a source and a destination.",
-            remedy=f"[(i, (i + 1) % {count}) for i in range({count})], say.",
+            rule="A permutation consists of pairs: a source and a destination.",
+            remedy=f"for example [(i, (i + 1) % {count}) for i in range({count})].",
         )
     for index in (index for pair in perm for index in pair):
         if not _is_index(index) or not -count <= index < count:
@@ -143,11 +141,12 @@ def permutation(perm: Any, axes: tuple[Axis, ...], where: LazyWhere) -> Any:
 def on_one_device(where: LazyWhere) -> ShardingError:
     """Return the error for a sharded program that uses a value placed on one device."""
     return ShardingError(
-        "a value of several devices meets one that the program puts on a single device",
+        "this combines a value on several devices with one that the program puts on a single "
+        "device",
         where=str(where),
-        rule="JAX does not mix devices: device_put, jnp.asarray and the like with a "
-        "SingleDeviceSharding leave a value where no other device has it.",
-        remedy="leave the sharding out, or name that of the mesh: NamedSharding(mesh, P()).",
+        rule="JAX does not mix devices: device_put or jnp.asarray with a SingleDeviceSharding "
+        "places a value on one device only.",
+        remedy="leave the sharding out, or use one of the mesh: NamedSharding(mesh, P()).",
     )
 
 
@@ -157,8 +156,8 @@ def alone(perm: Any, where: LazyWhere) -> None:
         raise ShardingError(
             f"ppermute over () with perm={tuple(perm)}",
             where=str(where),
-            rule="Over no axis each device is alone, and gets zeros where nobody sends.",
-            remedy="name the axis; or jnp.zeros_like(x).",
+            rule="Without an axis each device is alone, and gets zeros unless it sends to itself.",
+            remedy="name the axis; or use jnp.zeros_like(x).",
         )
 
 
@@ -215,7 +214,7 @@ def exported(program: Any, where: LazyWhere) -> None:
         raise UnsupportedError(
             f"this calls {program.fun_name}, which jax.export has exported for a mesh",
             where=str(where),
-            rule="What each device does cannot be read off an exported program.",
+            rule="An exported program does not show what each device computes.",
             remedy="call the function that was exported.",
         )
 
@@ -223,10 +222,10 @@ def exported(program: Any, where: LazyWhere) -> None:
 def refs_in_composite(name: str, where: LazyWhere) -> UnsupportedError:
     """Return the error for a composite with refs inside, which JAX cannot compile."""
     return UnsupportedError(
-        f"the composite {name!r} makes a mutable ref (jax.new_ref)",
+        f"the composite {name!r} creates a mutable ref (jax.new_ref)",
         where=str(where),
-        rule="JAX has no way to compile a composite with refs inside.",
-        remedy="carry the value in place of the ref, or call the function without composite.",
+        rule="JAX cannot compile a composite with refs inside.",
+        remedy="pass the value instead of the ref, or call the function without composite.",
     )
 
 
@@ -237,14 +236,16 @@ def backward_only(where: LazyWhere) -> UnsupportedError:
         where=str(where),
         rule="JAX has no forward rule for it: can't apply forward-mode autodiff (jvp) to a "
         "custom_vjp function.",
-        remedy="take jax.grad or jax.vjp, or give the function a custom_jvp.",
+        remedy="use jax.grad or jax.vjp, or define a custom_jvp.",
     )
 
 
-def operand(name: str, own: Mapping[str, Any], given: Any, out: Any, where: LazyWhere) -> None:
-    """Raise for an operand that no device takes: its dtype, its dimensions, its size."""
+def operand(name: str, params: Mapping[str, Any], aval: Any, out: Any, where: LazyWhere) -> None:
+    """Raise for an operand whose dtype, dimensions or size no device accepts."""
     problem = (
-        _wrong_dtype(name, given) or _negative_dimension(name, own) or _empty(name, own, given, out)
+        _wrong_dtype(name, aval)
+        or _negative_dimension(name, params)
+        or _empty(name, params, aval, out)
     )
     if problem is not None:
         finding, rule, remedy = problem
@@ -254,21 +255,21 @@ def operand(name: str, own: Mapping[str, Any], given: Any, out: Any, where: Lazy
 Problem = tuple[str, str, str] | None
 
 
-def _wrong_dtype(name: str, given: Any) -> Problem:
-    if name in SUMS and _jax.is_key(given.dtype):
+def _wrong_dtype(name: str, aval: Any) -> Problem:
+    if name in SUMS and _jax.is_key(aval.dtype):
         return (
             "of random keys",
-            "Keys are no numbers: JAX neither adds nor compares them.",
-            "one key for all devices is passed with P(), or made from the same seed; one for each "
-            'is jax.random.fold_in(key, jax.lax.axis_index("data")).',
+            "Keys are not numbers: JAX neither adds nor compares them.",
+            "pass one key to all devices with P(), or create it from the same seed; for a key per "
+            'device, use jax.random.fold_in(key, jax.lax.axis_index("data")).',
         )
-    if name == "psum_scatter" and given.dtype == bool:
+    if name == "psum_scatter" and aval.dtype == bool:
         return (
             "of booleans",
             "JAX does not add booleans across devices here, though psum does.",
             "x.astype(jnp.int32) counts them.",
         )
-    if name in ("pmax", "pmin") and np.issubdtype(given.dtype, np.complexfloating):
+    if name in ("pmax", "pmin") and np.issubdtype(aval.dtype, np.complexfloating):
         return (
             "of complex numbers",
             "XLA does not compare complex numbers across devices.",
@@ -277,8 +278,8 @@ def _wrong_dtype(name: str, given: Any) -> Problem:
     return None
 
 
-def _negative_dimension(name: str, own: Mapping[str, Any]) -> Problem:
-    dims = {argument: own[key] for argument, key in _DIMENSIONS.get(name, {}).items()}
+def _negative_dimension(name: str, params: Mapping[str, Any]) -> Problem:
+    dims = {argument: params[key] for argument, key in _DIMENSIONS.get(name, {}).items()}
     if all(_is_index(number) and number >= 0 for number in dims.values()):
         return None
     return (
@@ -294,12 +295,12 @@ _DIMENSIONS = {
 }
 
 
-def _empty(name: str, own: Mapping[str, Any], given: Any, out: Any) -> Problem:
-    shape = {"all_gather": given.shape, "psum_scatter": out.shape}.get(name)
-    if shape is None or not own["tiled"] or shape[own["dimension"]]:
+def _empty(name: str, params: Mapping[str, Any], aval: Any, out: Any) -> Problem:
+    shape = {"all_gather": aval.shape, "psum_scatter": out.shape}.get(name)
+    if shape is None or not params["tiled"] or shape[params["dimension"]]:
         return None
     return (
-        f"of an array of shape {given.shape} along dimension {own['dimension']}",
-        "XLA refuses parts without elements along the dimension that it gathers or scatters.",
-        "leave the collective out where there is nothing to exchange.",
+        f"of an array of shape {aval.shape} along dimension {params['dimension']}",
+        "XLA rejects parts without elements along the dimension that it gathers or scatters.",
+        "leave the collective out if there is nothing to exchange.",
     )

@@ -40,7 +40,7 @@ class CollectiveRule:
     fold: Callable[[Any, Any], Any] | None = None
     """For a reduction: how two partial results combine, so that a loop can accumulate them."""
     same: Callable[[Any, int], Any] | None = None
-    """For a reduction: its result where all `n` devices hold the same value."""
+    """For a reduction: its result if all `n` devices have the same value."""
 
 
 def wide(dtype: Any) -> Any:
@@ -52,7 +52,7 @@ def wide(dtype: Any) -> Any:
     return jnp.dtype(jnp.float32 if ranges_as_far else jnp.float16)
 
 
-def one_by_one(name: str, dtype: Any) -> bool:
+def is_order_sensitive(name: str, dtype: Any) -> bool:
     """Return whether the order of a sum affects more than its last digits."""
     return name == "psum" and wide(dtype) == jnp.float16
 
@@ -81,7 +81,9 @@ def reduce(name: str, x: Any) -> Any:
     """Reduce a stack, in the type of `wide`."""
     if jnp.issubdtype(x.dtype, jnp.complexfloating) and name != "psum":
         return functools.reduce(RULES[name].fold, x)  # pyright: ignore[reportArgumentType]
-    if one_by_one(name, x.dtype) or (name != "psum" and jnp.issubdtype(x.dtype, jnp.floating)):
+    if is_order_sensitive(name, x.dtype) or (
+        name != "psum" and jnp.issubdtype(x.dtype, jnp.floating)
+    ):
         start = lax.full(x.shape[1:], identity(name, x.dtype))
         return accumulate(name, start, x)
     if name == "psum":
@@ -95,7 +97,7 @@ def accumulate(name: str, total: Any, x: Any) -> Any:
     """Add a stack to a total, in the type of `wide`."""
     fold = RULES[name].fold
     assert fold is not None
-    if one_by_one(name, x.dtype):
+    if is_order_sensitive(name, x.dtype):
         return lax.scan(lambda total, part: (fold(total, widen(part)), None), total, x)[0]
     if name != "psum" and jnp.issubdtype(x.dtype, jnp.floating):
         return lax.reduce(
@@ -125,10 +127,7 @@ def _sum(x: Any) -> Any:
 
 
 def alone(name: str, x: Any) -> Any:
-    """Reduce the value of one device, in the type of `wide`.
-
-    On a mesh with other devices XLA still reduces it: a NaN is passed over.
-    """
+    """Reduce the value of one device, in the type of `wide`; XLA ignores a NaN here too."""
     return _from_zero(widen(x)) if name == "psum" else widen(reduce(name, x[None]))
 
 
@@ -180,10 +179,10 @@ def _pbroadcast(x: Any, *, source: int) -> Any:
 
 
 def _ragged_all_to_all(x: Any, output: Any, starts: Any, sizes: Any, targets: Any, _: Any) -> Any:
-    """Slices of different lengths: `starts`, `sizes` and `targets` are the sender's.
+    """Exchange slices of different lengths; `starts`, `sizes` and `targets` are the sender's.
 
-    For every row of a device's result, the last of the slices sent to it that covers the row, or
-    else the row of `output`.
+    Each row of a device's result comes from the last slice sent to it that covers the row, or else
+    from `output`.
     """
     n, rows = x.shape[0], jnp.arange(output.shape[1])
 
@@ -194,14 +193,14 @@ def _ragged_all_to_all(x: Any, output: Any, starts: Any, sizes: Any, targets: An
     starts, sizes, targets = map(sent_to, (starts, sizes, targets))
     sender = np.repeat(np.arange(n), starts.shape[1] // n)
 
-    def receive(own: Any, start: Any, size: Any, target: Any) -> Any:
+    def receive(current: Any, start: Any, size: Any, target: Any) -> Any:
         along = rows[:, None] - target[None]  # [row, slice]
         covers = (along >= 0) & (along < size[None])
         last = covers.shape[1] - 1 - jnp.argmax(covers[:, ::-1], axis=1)
         row = start[last] + jnp.take_along_axis(along, last[:, None], axis=1)[:, 0]
         received = x[jnp.asarray(sender)[last], jnp.clip(row, 0, x.shape[1] - 1)]
-        is_covered = covers.any(axis=1).reshape((-1,) + (1,) * (own.ndim - 1))
-        return jnp.where(is_covered, received, own)
+        is_covered = covers.any(axis=1).reshape((-1,) + (1,) * (current.ndim - 1))
+        return jnp.where(is_covered, received, current)
 
     return jax.vmap(receive)(output, starts, sizes, targets)
 
@@ -211,9 +210,9 @@ def exchange_in_a_batch(where: str = "") -> UnsupportedError:
     return UnsupportedError(
         "vmap of ragged_all_to_all with offsets or sizes that are not batched",
         where=where,
-        rule="JAX batches this exchange only together with all four of its offsets and sizes.",
-        remedy="batch them too: jnp.broadcast_to(sizes, (batch, *sizes.shape)) with "
-        "in_axes=0; or loop over the batch: jax.lax.map.",
+        rule="JAX batches this exchange only if its four offsets and sizes are batched too.",
+        remedy="batch them: jnp.broadcast_to(sizes, (batch, *sizes.shape)) with in_axes=0; or "
+        "loop over the batch: jax.lax.map.",
     )
 
 
@@ -222,15 +221,15 @@ def no_derivative(name: str, where: str = "") -> UnsupportedError:
     return UnsupportedError(
         f"a {name} is differentiated, and JAX has no derivative of it",
         where=where,
-        rule=f"What goes into a {name} has to be constant for the derivative. A stop_gradient "
-        f"around the {name} comes too late: JAX differentiates what stands inside first.",
-        remedy=f"put it inside: jax.lax.{name}(jax.lax.stop_gradient(x), axis). In a softmax "
-        "or a logsumexp the gradient stays exact, for the maximum cancels out.",
+        rule=f"The operand of a {name} must be constant for the derivative. A stop_gradient around "
+        f"the {name} is too late: JAX differentiates its operand first.",
+        remedy=f"put it inside: jax.lax.{name}(jax.lax.stop_gradient(x), axis). In a softmax or a "
+        "logsumexp the gradient stays exact, because the maximum cancels.",
     )
 
 
 def _times(x: Any, n: int) -> Any:
-    if not one_by_one("psum", x.dtype):
+    if not is_order_sensitive("psum", x.dtype):
         return narrow(_from_zero(widen(x) * n), x.dtype)
     part = widen(x)
     start = jnp.zeros_like(part)

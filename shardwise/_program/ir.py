@@ -1,8 +1,8 @@
-"""The operations a sharded program is made of.
+"""The operations of a sharded program.
 
-A program is a flat list: calls are inlined, and a `shard_map` is no operation of its own but a
-`Split` of each input, the body, and a `Join` of each output. So two `shard_map`s over the same
-axes, such as a forward and a backward pass, meet in one list. Only control flow nests.
+A program is a flat list: calls are inlined, and a `shard_map` becomes a `Split` of each input, its
+body, and a `Join` of each output. So two `shard_map`s over the same axes, such as a forward and a
+backward pass, are part of one list. Only control flow nests.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ Atom = Var | Lit
 
 @dataclasses.dataclass(eq=False)
 class Op:
-    """One operation. `scope` holds the manual axes around it, in mesh order."""
+    """One operation. `scope` contains the manual axes around it, in mesh order."""
 
     ins: list[Atom]
     outs: list[Var]
@@ -74,7 +74,7 @@ class Op:
     """The source info of the loops and branches around it: derivatives mark these, not the body."""
     # Filled in by `annotate`:
     needs: frozenset[Axis] = dataclasses.field(default=frozenset(), kw_only=True)
-    """The axes for each of whose coordinates it has to run."""
+    """The axes over which it runs once per coordinate."""
     meets: frozenset[Axis] = dataclasses.field(default=frozenset(), kw_only=True)
     """The axes along which devices communicate here."""
 

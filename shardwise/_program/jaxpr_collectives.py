@@ -44,7 +44,7 @@ def axis_index(walk: JaxprWalk, eqn: Any, ins: list[Atom]) -> list[Atom]:
     """Convert `axis_index`."""
     name = eqn.params["axis_name"]
     if name not in walk.scope:
-        return _around(walk, eqn, ins, outs_of(eqn), (name,))
+        return _over_vmap_axes(walk, eqn, ins, outs_of(eqn), (name,))
     return walk.add(eqn, AxisIndex(ins, outs_of(eqn), walk.scope[name]))
 
 
@@ -55,14 +55,14 @@ def collective(walk: JaxprWalk, eqn: Any, form: Form, ins: list[Atom]) -> list[A
     names = tuple(names) if isinstance(names, tuple | list) else (names,)
     dims = tuple(name for name in names if isinstance(name, int))
     if dims:
-        # What vmap leaves of a reduction over its own axis: a dimension of the local array.
+        # vmap turns a reduction over its axis into one over a dimension of the local array.
         ins = [_reduce(walk, eqn, form.name, atom, dims) for atom in ins]
     names = tuple(name for name in names if not isinstance(name, int))
     unbound = tuple(name for name in names if name not in walk.scope)
     if unbound and (unbound == names or form.name not in REDUCTIONS):
-        return _around(walk, eqn, ins, outs_of(eqn), unbound)
+        return _over_vmap_axes(walk, eqn, ins, outs_of(eqn), unbound)
     if unbound:
-        ins = [_around(walk, eqn, [atom], [like(atom)], unbound)[0] for atom in ins]
+        ins = [_over_vmap_axes(walk, eqn, [atom], [like(atom)], unbound)[0] for atom in ins]
         names = tuple(name for name in names if name in walk.scope)
     checks.named(form.name, names, walk.where(eqn))
     if names:
@@ -96,14 +96,14 @@ def _over(
         return walk.add(eqn, Collective(ins, outs_of(eqn), form.name, axes, params, groups))
     if len(ins) != len(eqn.outvars):
         raise walk.unsupported(eqn, form.name)
-    # One operation for each operand: they travel together but do not depend on each other.
+    # One operation per operand: they do not depend on each other.
     return [
         walk.add(eqn, Collective([atom], [var_of(v)], form.name, axes, params, groups))[0]
         for atom, v in zip(ins, eqn.outvars, strict=True)
     ]
 
 
-def _around(
+def _over_vmap_axes(
     walk: JaxprWalk, eqn: Any, ins: list[Atom], outs: list[Var], names: tuple[Any, ...]
 ) -> list[Atom]:
     """Convert a collective over the axes of a `vmap` around the simulated function.
@@ -112,7 +112,7 @@ def _around(
     needed to find out which values differ in a derivative.
     """
     name = _jax.primitive_name(eqn.primitive)
-    run = partial(_refuse_around, name, names, walk.where(eqn))
+    run = partial(_refuse_vmap_axis, name, names, walk.where(eqn))
     return walk.add(eqn, Leaf(ins, outs, name, run, dict(eqn.params)))
 
 
@@ -125,9 +125,9 @@ def _reduce(walk: JaxprWalk, eqn: Any, name: str, atom: Atom, dims: tuple[int, .
     return walk.add(eqn, op)[0]
 
 
-def _refuse_around(name: str, names: tuple[Any, ...], where: LazyWhere, *_: Any) -> list[Any]:
+def _refuse_vmap_axis(name: str, names: tuple[Any, ...], where: LazyWhere, *_: Any) -> list[Any]:
     raise UnsupportedError(
-        f"{name} over {', '.join(map(repr, names))}, which is no axis of the mesh",
+        f"{name} over {', '.join(map(repr, names))}, which is not an axis of the mesh",
         where=str(where),
         rule="An axis of a vmap exists inside that vmap only.",
         remedy="call the simulated function inside jax.vmap(..., axis_name=...).",

@@ -12,7 +12,7 @@ SMALL = 16
 """The largest constants, in elements, that are compared by value."""
 
 
-def doing(op: Op) -> Any:
+def operation_key(op: Op) -> Any:
     """Return a key for what an operation does to its operands; None if it equals only itself."""
     match op:
         case Leaf() if op.primitive is not None:

@@ -8,34 +8,34 @@ from typing import Literal
 Acts = Literal[
     "pointwise",  # each element of the result depends on the elements at the same place
     "moves",  # the result has elements of the operand, see `Primitive.moves`
-    "makes",  # a value out of nothing: counters, constants
-    "reduces",  # whole dimensions become one element
+    "makes",  # a value without operands: counters, constants
+    "reduces",  # dimensions become one element
     "scans",  # each element depends on those before it along one dimension
     "windows",  # each element depends on a window of the operand
     "contracts",  # products, summed up
-    "scatters",  # updates at given indices are combined with what is there
+    "scatters",  # updates at some indices are combined with the current elements
     "searches",  # positions or order of elements along a dimension
     "draws",  # random numbers or keys
-    "transforms",  # whole dimensions become as many other numbers: Fourier, linear algebra
-    "call",  # a program of its own, named by `Primitive.body`
+    "transforms",  # each element depends on whole dimensions: Fourier, linear algebra
+    "call",  # a nested program, see `Primitive.body`
     "control",  # loops and branches
-    "collective",  # devices exchange something, see `Primitive.form`
+    "collective",  # devices communicate, see `Primitive.form`
     "types",  # changes the type that JAX gives a value, not the value
-    "annotates",  # tells the compiler something about a value
-    "places",  # changes where a value is, not the value
+    "annotates",  # a hint for the compiler about a value
+    "places",  # changes the placement of a value, not the value
     "effects",  # callbacks, references, tokens
-    "opaque",  # kernels, and what only exists inside them
-    "",  # nothing is known
+    "opaque",  # kernels, and primitives that exist only inside kernels
+    "",  # unknown
 ]
 Moves = Literal[
     "",
     "reorder",  # every element once
-    "part",  # some elements, which the parameters name
-    "lookup",  # some elements, which the other operands name
-    "repeat",  # some of them more than once
+    "part",  # some elements, selected by parameters
+    "lookup",  # some elements, selected by the other operands
+    "repeat",  # some elements more than once
     "join",  # the elements of several operands
-    "pad",  # and a number around or between them
-    "update",  # some of them replaced
+    "pad",  # every element, with a number around or between them
+    "update",  # every element, some of them replaced
 ]
 Linear = Literal[
     "",  # not linear
@@ -45,7 +45,7 @@ Linear = Literal[
     "rest",  # in all operands but the first together
 ]
 Work = Literal[
-    "",  # not known, or computed by a rule of its own
+    "",  # unknown, or computed by a special rule
     "none",  # no floating-point arithmetic, or none worth counting
     "result",  # one FLOP for each element of the result
     "operand",  # one FLOP for each element of the first operand
@@ -65,17 +65,17 @@ _WORK: dict[str, Work] = {
 
 @dataclasses.dataclass(frozen=True)
 class Form:
-    """A collective as the list of operations has it: its name, and our name of each parameter."""
+    """A collective in the list of operations: its name, and the name of each parameter there."""
 
     name: str
     params: dict[str, str] = dataclasses.field(default_factory=dict)
     together: bool = False
-    """Whether its operands make one result; else each of them has its own."""
+    """Whether its operands have one common result; otherwise each has its own."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Primitive:
-    """What a primitive is."""
+    """The properties of a primitive."""
 
     name: str
     acts: Acts = ""
@@ -93,13 +93,13 @@ class Primitive:
     truth: bool = False
     """Whether results are truth values, whatever the operands are."""
     mirror: str = ""
-    """For a comparison, the one that says the same of swapped operands."""
+    """For a comparison, the equivalent one for swapped operands."""
     rounds: bool = False
     """Whether it rounds numbers to integers."""
     bits: bool = False
     """Whether it depends on the bits of its operands, and not on their values alone."""
     fixed_dtype: bool = False
-    """Whether it depends on the dtype of its operands, or is compiled for it."""
+    """Whether its result depends on the dtype of its operands, or it is compiled for it."""
     growth: int = 0
     """1 if results may be larger than any operand, 2 if they are huge for ordinary operands."""
     series: bool = False
@@ -108,19 +108,19 @@ class Primitive:
     view: bool = False
     """Whether the result is the operand itself, under another shape or name."""
     random: bool = False
-    """Whether it gives random numbers or keys."""
+    """Whether its results are random numbers or keys."""
     keys: bool = False
-    """Whether what it gives are keys."""
-    apart: bool = False
-    """Whether JAX cannot batch it, or gives other numbers when it does."""
+    """Whether its results are keys."""
+    unbatchable: bool = False
+    """Whether JAX cannot batch it, or computes other numbers when it does."""
     along: str = ""
     """What it does to the elements along a dimension: `it <along> all of them`."""
     body: str = ""
-    """For a call, the parameter that holds what is called."""
+    """For a call, the parameter with the called program."""
     form: Form | None = None
-    """For a collective that can be simulated, how it reads."""
+    """For a collective that can be simulated, its form in the list of operations."""
     remote: bool = False
-    """Whether a kernel exchanges something with other devices by it."""
+    """Whether a kernel communicates with other devices by it."""
 
     def __post_init__(self) -> None:
         """Fill in the work that follows from how it acts."""

@@ -1,9 +1,9 @@
 """The table of primitives: one row for each primitive of JAX, with facts about it.
 
-Rows are facts (pointwise, linear, random, ...), never conclusions: the engine decides what is
-cheap, `prove` what a partial sum may pass through. `of` returns the row of an operation, `names`
-the primitives with a property. No other module lists primitives for their properties; tests compare
-the table with JAX's registry and verify its facts numerically.
+Rows contain facts (pointwise, linear, random, ...), not conclusions: the engine decides what is
+cheap, `prove` decides which operations commute with a sum. `of` returns the row of an operation,
+`names` the primitives with a property. No other module lists primitives by property. Tests compare
+the table with JAX's registry and verify it numerically.
 """
 
 from __future__ import annotations
@@ -164,10 +164,10 @@ _ROWS = (
     P("top_k", "searches", bounded=True, along="takes the largest of"),
     P("approx_top_k", "searches", fixed_dtype=True, along="takes the largest of"),
     P("lu_pivots_to_permutation", "searches"),
-    # --- products, and what takes matrices apart
+    # --- products and decompositions
     P("dot_general", "contracts", "", "each", "sum", growth=1),
     P("conv_general_dilated", "contracts", "", "each", "sum", growth=1),
-    P("ragged_dot_general", "contracts", combines="sum", growth=1, apart=True),
+    P("ragged_dot_general", "contracts", combines="sum", growth=1, unbatchable=True),
     P("scaled_dot", "contracts", combines="sum", growth=1, fixed_dtype=True),
     P("polynomial", "transforms", growth=2, work="result"),
     P("fft", "transforms", "", "all", growth=1),
@@ -187,7 +187,7 @@ _ROWS = (
     P("random_wrap", "draws"),
     P("random_unwrap", "draws"),
     P("iota_2x32_shape", "draws"),
-    P("rng_bit_generator", "draws", random=True, apart=True),
+    P("rng_bit_generator", "draws", random=True, unbatchable=True),
     P("rng_uniform", "draws", random=True, fixed_dtype=True),
     P("threefry2x32", "pointwise", random=True, bits=True),
     *_each("draws", "philox2x32 philox4x32 threefry4x32", random=True),
@@ -209,7 +209,7 @@ _ROWS = (
     P("while", "control"),
     P("cond", "control"),
     P("platform_index", "effects"),
-    # --- devices that exchange something
+    # --- communication between devices
     P("psum", "collective", "", "all", "sum", growth=2, form=Form("psum")),
     P("psum_invariant", "collective", "", "all", "sum", form=Form("psum")),
     P("unreduced_psum", "collective", "", "all", "sum", form=Form("psum")),
@@ -235,7 +235,7 @@ _ROWS = (
         pbroadcast_done pbroadcast_dynamic pbroadcast_start ppermute_done ppermute_start precv psend
         psum_done psum_invariant_start psum_start reduce_scatter_done reduce_scatter_start
         unreduced_pmax unreduced_pmin unreduced_psum_start unreduced_reduce_scatter_start"""),
-    # --- what is known of a value, and where it is
+    # --- type and placement of a value
     P("pvary", "types"),
     P("preduced", "types"),
     P("reduced_vary_cast", "types"),
@@ -254,13 +254,13 @@ _ROWS = (
     P("global_array_to_host_local_array", "places"),
     P("copy", "places"),
     # --- effects
-    P("pure_callback", "effects", fixed_dtype=True, apart=True),
+    P("pure_callback", "effects", fixed_dtype=True, unbatchable=True),
     P("io_callback", "effects", fixed_dtype=True),
     P("debug_callback", "effects", fixed_dtype=True),
     P("debug_print", "effects", fixed_dtype=True),
     P("create_token", "effects"),
     P("after_all", "effects"),
-    # --- kernels and programs of others, and what only they contain
+    # --- kernels, foreign programs, and primitives that only they contain
     P("pallas_call", "opaque", fixed_dtype=True),
     P("ffi_call", "opaque", fixed_dtype=True),
     P("call_exported", "opaque", fixed_dtype=True),
@@ -288,7 +288,7 @@ _ROWS = (
         thunky.call_jax thunky.call_thunky_nested thunky.collective_group thunky.collective_permute
         thunky.cond thunky.copy thunky.custom_call thunky.inline_constant thunky.memset
         thunky.memzero thunky.ptx_kernel thunky.reduce_scatter thunky.while"""),
-    # --- operations of the simulator's own
+    # --- operations of shardwise
     P("in_range", "pointwise", work="none"),
 )  # fmt: skip
 
@@ -319,10 +319,10 @@ COLLECTIVES: dict[str, Form] = {row.name: row.form for row in _ROWS if row.form 
 _OURS = [of(name) for name in dict.fromkeys(form.name for form in COLLECTIVES.values())]
 
 REDUCTIONS = tuple(row.name for row in _OURS if row.combines and not row.moves)
-"""Collectives that give every device one result of all operands, by our names."""
+"""Collectives that combine the operands of all devices into one result, by our names."""
 
 SUMS = tuple(row.name for row in _OURS if row.combines)
-"""Those, and the one of which each device keeps a part."""
+"""Those, and the one that leaves each device a part of the result."""
 
 EXCHANGES = tuple(row.name for row in _OURS if row.moves in ("join", "reorder"))
 """Collectives that pass on what each device has, by our names."""
@@ -337,7 +337,7 @@ DTYPE_PARAMS = ("new_dtype", "preferred_element_type", "dtype", "accumulation_ty
 """Parameters that name a dtype."""
 
 PLACE_PARAMS = ("sharding", "out_sharding", "dst_sharding")
-"""Parameters that only say where a result is."""
+"""Parameters that only affect the placement of a result."""
 
 AXIS_PARAMS = ("axis_name", "axis_names", "axes", "axis")
 """Parameters that name mesh axes."""

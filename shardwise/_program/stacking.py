@@ -3,16 +3,16 @@
 A derivative cuts a program in two: a forward part, and a linear part that needs some of what the
 first has computed (the residuals). One rule holds for all that passes between them:
 
-    **A value that leaves one part of a program for another is kept for every device that it may
+    **A value that one part of a program passes to another is stored for every device that it may
     differ on.**
 
-Which axes those are is read off what the program does (`differing`). JAX's types and specs are not
-asked: a residual of a `cond` is typed by what its branches hold, whichever device takes which, and
-with `check_vma=False` nobody holds an output to its spec. On real devices neither matters, since
-every device reads what it wrote itself.
+The axes are determined from the operations of the program (`differing`), not from JAX's types and
+specs: the type of a residual of a `cond` does not depend on which device takes which branch, and
+with `check_vma=False` an output need not conform to its spec. On real devices neither matters,
+since every device reads what it wrote itself.
 
-Such a value travels as an array with one more dimension in front for each of its axes. Taking it
-apart and putting it together are the operations that a `shard_map` begins and ends with.
+Such a value is passed as an array with one more dimension in front for each of its axes. It is
+stacked and unstacked by the operations that a `shard_map` ends and begins with.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from .ir import Atom, Body, Join, Leaf, Lit, Op, Split, Var
 from .varying import differing
 
 StackAxes = tuple[Axis, ...] | None
-"""The axes in front of a value that parts of a program exchange; None for a value of the user's.
+"""The axes in front of a value that parts of a program exchange; None for a user's value.
 
-An argument of the user's is the same on every device, and a result is the first device's.
+A user's argument is the same on every device, and a user's result is the first device's.
 """
 
-WantedAxes = StackAxes | Literal["every"]
+RequestedAxes = StackAxes | Literal["every"]
 """The requested axes of a result; "every" is all axes over which it may differ."""
 
 
@@ -72,17 +72,17 @@ def unstack_inputs(body: Body, stack_axes: Sequence[StackAxes]) -> Body:
     return Body(ins, [*first, *body.ops], body.outs, body.dropped)
 
 
-def choose_stack_axes(body: Body, wanted: Sequence[WantedAxes]) -> tuple[StackAxes, ...]:
+def choose_stack_axes(body: Body, requested: Sequence[RequestedAxes]) -> tuple[StackAxes, ...]:
     """Return the axes in front of each result."""
-    if all(request is None for request in wanted):
-        return (None,) * len(wanted)
+    if all(request is None for request in requested):
+        return (None,) * len(requested)
     axes_of_results = differing(body)
-    for request, axes in zip(wanted, axes_of_results, strict=True):
+    for request, axes in zip(requested, axes_of_results, strict=True):
         if isinstance(request, tuple) and not axes <= set(request):
             raise _unsupported_derivative(sorted(axis.name for axis in axes - set(request)))
     return tuple(
         tuple(sorted(axes)) if request == "every" else request
-        for request, axes in zip(wanted, axes_of_results, strict=True)
+        for request, axes in zip(requested, axes_of_results, strict=True)
     )
 
 
@@ -99,11 +99,11 @@ def stack_outputs(body: Body, stack_axes: Sequence[StackAxes]) -> Body:
 def _unsupported_derivative(axes: list[str]) -> UnsupportedError:
     """Return the error for a derivative that differs over more axes than its value's type."""
     return UnsupportedError(
-        f"it needs the derivative of a value that is the same along {axes}, and that "
-        "derivative is not",
+        f"it needs the derivative of a value that is equal along {axes}, but that derivative is "
+        "not",
         where="a higher derivative of a simulated function",
-        rule="What one derivative keeps for the next is kept once where it is the same on "
-        "all devices. A derivative rule of the program's own gives one that differs.",
+        rule="A residual that is the same on all devices is stored once. A custom derivative rule "
+        "of the program returns a derivative that differs between them.",
         remedy="simulate the derivative instead: sw.simulate(jax.hessian(f)).",
     )
 

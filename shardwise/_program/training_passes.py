@@ -1,11 +1,10 @@
 """Which pass of a training step an operation belongs to: forward, backward, or update.
 
-JAX marks what it makes for a derivative: an operation of the backward pass has `transpose` on its
-name stack, one of a forward pass that is differentiated `jvp`. What comes of the backward pass and
-is not marked is the update: gradients averaged and clipped, the optimizer. So is what only the
-update needs, such as a decayed moment or a bias correction. Unless it is a place of the forward
-pass that is met again: then the new parameters are evaluated, on data that the backward pass has
-not made.
+JAX marks the operations of a derivative: those of the backward pass have `transpose` on their name
+stack, those of a differentiated forward pass `jvp`. Unmarked operations that depend on the backward
+pass are the update: averaging and clipping gradients, the optimizer. So are operations that only
+the update uses, such as a decayed moment or a bias correction. An exception is an operation at a
+source line of the forward pass that also reads other data: it evaluates the new parameters.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ class Passes:
     """The pass (forward, backward, update) of each operation of a program."""
 
     def __init__(self, body: Body):
-        self.found: dict[int, str] = {}
+        self.by_op: dict[int, str] = {}
         self._body = body
         self._places: set[Where] | None = None
         self._mark(body, set())
@@ -26,16 +25,15 @@ class Passes:
 
     def of(self, op: Op) -> str:
         """Return `forward`, `backward` or `update`."""
-        return self.found.get(id(op), "forward")
+        return self.by_op.get(id(op), "forward")
 
     def _mark(self, body: Body, behind: set[Var]) -> None:
-        """Mark operations; afterwards `behind` contains all values that the backward pass
-        computes."""
+        """Mark operations, and add the values that depend on the backward pass to `behind`."""
         for op in body.ops:
-            kind = self.found[id(op)] = _own(op) or self._later(op, behind)
+            kind = self.by_op[id(op)] = _marked_pass(op) or self._later(op, behind)
             for inner, values in pairs(op):
-                # What an iteration of a loop passes to the next is not new in the backward pass:
-                # the parameters that a step has updated go into another forward pass.
+                # Values carried to the next iteration do not count: the parameters that a step
+                # has updated are the input of another forward pass.
                 entering = {v for outer, v, _ in values[: len(inner.ins)] if outer in behind}
                 marked = {v for v in entering if isinstance(v, Var)}
                 self._mark(inner, marked)
@@ -44,15 +42,15 @@ class Passes:
                 behind |= set(op.outs)
 
     def _mark_feeders(self, body: Body) -> None:
-        """Mark as update what no derivative has marked and only the update needs."""
+        """Mark unmarked operations that only the update uses as update."""
         users: dict[Var, set[str]] = {}
         for op in reversed(body.ops):
             passes = {name for out in op.outs for name in users.get(out, ())}
-            moves = isinstance(op, Split | Join)  # needed by whoever needs what comes out
-            plain = self.of(op) == "forward" and not _own(op) and not moves
+            moves = isinstance(op, Split | Join)  # belongs to the pass that uses its result
+            plain = self.of(op) == "forward" and not _marked_pass(op) and not moves
             if plain and passes == {"update"}:
                 for inner in walk([op]):
-                    self.found[id(inner)] = _own(inner) or "update"
+                    self.by_op[id(inner)] = _marked_pass(inner) or "update"
             for atom in op.ins:
                 if isinstance(atom, Var):
                     users.setdefault(atom, set()).update(passes if moves else {self.of(op)})
@@ -60,7 +58,7 @@ class Passes:
                 self._mark_feeders(inner)
 
     def _later(self, op: Op, behind: set[Var]) -> str:
-        """Return the pass of an operation that no derivative has marked."""
+        """Return the pass of an unmarked operation."""
         inputs = [atom for atom in op.ins if isinstance(atom, Var)]
         if not any(var in behind for var in inputs):
             return "forward"
@@ -75,54 +73,52 @@ class Passes:
         return self._places
 
 
-def _own(op: Op) -> str:
+def _marked_pass(op: Op) -> str:
     if op.backward:
         return "backward"
     return "forward" if op.differentiated else ""
 
 
-def kept_for_backward(body: Body, passes: Passes) -> set[Var]:
-    """Return the values that only the backward pass needs.
+def residuals_of(body: Body, passes: Passes) -> set[Var]:
+    """Return the values that only the backward pass uses.
 
-    Beside `tanh(x)` a forward pass that is differentiated also has `1 - tanh(x)`, say. No line of
-    the program speaks of it.
+    Beside `tanh(x)`, for example, a differentiated forward pass also computes `1 - tanh(x)`, which
+    no line of the program mentions.
     """
-    kept: set[Var] = set()
-    _keep(body, {atom for atom in body.outs if isinstance(atom, Var)}, kept, passes)
-    return kept
+    residuals: set[Var] = set()
+    _collect(body, {atom for atom in body.outs if isinstance(atom, Var)}, residuals, passes)
+    return residuals
 
 
-def _keep(body: Body, wanted: set[Var], found: set[Var], passes: Passes) -> None:
-    # An operation that nothing comes of, such as the loss where `grad` is all that is asked for,
-    # is the program's own: what it reads is as well.
+def _collect(body: Body, used: set[Var], residuals: set[Var], passes: Passes) -> None:
+    # An unused operation, such as the loss if only `grad` is requested, is part of the program, and
+    # so are its operands.
     for op in body.dropped:
         if not op.backward:
-            wanted |= {atom for atom in op.ins if isinstance(atom, Var)}
+            used |= {atom for atom in op.ins if isinstance(atom, Var)}
     for op in reversed(body.ops):
         if passes.of(op) == "backward":
             continue
         for inner, values in pairs(op):
             outs = values[len(inner.ins) :]
-            carried = {
-                v for i, (outer, v, _) in enumerate(outs) if outer in wanted or i < _carry(op)
-            }
-            _keep(inner, {v for v in carried if isinstance(v, Var)}, found, passes)
+            carried = {v for i, (outer, v, _) in enumerate(outs) if outer in used or i < _carry(op)}
+            _collect(inner, {v for v in carried if isinstance(v, Var)}, residuals, passes)
         if op.differentiated:
-            found |= {var for var in op.outs if var not in wanted}
-        if not found.issuperset(op.outs):
-            wanted |= {atom for atom in op.ins if isinstance(atom, Var)}
-    _unpacked(body, found, passes)
+            residuals |= {var for var in op.outs if var not in used}
+        if not residuals.issuperset(op.outs):
+            used |= {atom for atom in op.ins if isinstance(atom, Var)}
+    _add_derived(body, residuals, passes)
 
 
-def _unpacked(body: Body, found: set[Var], passes: Passes) -> None:
-    """Add what the backward pass computes from nothing but what was kept for it."""
+def _add_derived(body: Body, residuals: set[Var], passes: Passes) -> None:
+    """Add the values that the backward pass computes from residuals alone."""
     for op in body.ops:
         inputs = [atom for atom in op.ins if isinstance(atom, Var)]
         if passes.of(op) == "backward":
-            if inputs and found.issuperset(inputs):
-                found |= set(op.outs)
+            if inputs and residuals.issuperset(inputs):
+                residuals |= set(op.outs)
             for inner in op.bodies:
-                _unpacked(inner, found, passes)
+                _add_derived(inner, residuals, passes)
 
 
 def _carry(op: Op) -> int:

@@ -1,11 +1,11 @@
 """Pending reductions: `unreduced` in a spec or a type.
 
-On a mesh with Explicit axes a value may be declared unreduced over an axis. It then stands for the
-sum (or maximum, minimum) of what the devices hold, which has not been computed yet. Such a value
-keeps every device's share, inside and outside a `shard_map`, and what is computed from it is
-computed from each share, as on a real mesh. The reduction runs where the program reshards the
-value, and where the value leaves the program. A replicated value that is declared unreduced becomes
-the share of the first device, and zero on the others, as XLA does it.
+On a mesh with Explicit axes a value may be declared unreduced over an axis. It then represents the
+sum (or maximum, minimum) of the devices' values, which has not been computed yet. Such a value
+consists of every device's share, inside and outside a `shard_map`, and operations apply to each
+share, as on a real mesh. The reduction runs when the program reshards the value, and when the value
+leaves the program. A replicated value that is declared unreduced becomes the share of the first
+device, and zero on the others, as in XLA.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def as_shares(walk: JaxprWalk, eqn: Any, atom: Atom, aval: Any, names: frozenset
         for axis in axes.values()
     ]
     out = Var(*_jax.shape_of(aval))
-    return inner.add(eqn, Leaf([atom, *indices], [out], "owe", partial(_on_first_device)))[0]
+    return inner.add(eqn, Leaf([atom, *indices], [out], "as_share", partial(_on_first_device)))[0]
 
 
 def split_reduced_operands(
@@ -121,6 +121,6 @@ def _axes(aval: Any, names: frozenset[str]) -> dict[str, Axis]:
     return axes_of(types.mesh_of(aval), names)
 
 
-def _on_first_device(x: Any, *here: Any) -> list[Any]:
-    first = jnp.stack(here).max() == 0
+def _on_first_device(x: Any, *coordinates: Any) -> list[Any]:
+    first = jnp.stack(coordinates).max() == 0
     return [jnp.where(first, x, jnp.zeros_like(x))]

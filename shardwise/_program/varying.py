@@ -1,8 +1,8 @@
 """The axes over which each value differs.
 
-Unlike JAX's own types (`{V:data}`), which follow what the program declares, this follows what it
-does: a value gathered from all devices is the same on all of them, whatever its type says.
-Loops are taken to a fixed point.
+JAX's types (`{V:data}`) follow the declarations of a program. This analysis follows its operations:
+a value gathered from all devices is the same on all of them, whatever its type. Loops are iterated
+to a fixed point.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from .._mesh import Axis
 from .collectives import RULES
-from .ir import AxisIndex, Body, Collective, Cond, Join, Leaf, Lit, Op, Scan, Split, While
+from .ir import AxisIndex, Body, Collective, Cond, Join, Leaf, Op, Scan, Split, While
 
 Axes = frozenset[Axis]
 NONE: Axes = frozenset()
@@ -109,13 +109,13 @@ def annotate_loop(op: Scan) -> None:
 
 def _nested(op: Op, outs: list[Axes], stored: bool) -> None:
     inner = [inner_op for body in op.bodies for inner_op in body.ops]
-    sources = _union(inner_op.needs | _made(inner_op) for inner_op in inner)
+    sources = _union(inner_op.needs | _result_axes(inner_op) for inner_op in inner)
     op.meets = communicates(op) | _union(inner_op.meets for inner_op in inner)
     op.needs = op.needs | sources
     _set(op, [axes | (op.needs - op.meets) for axes in outs] if stored else outs)
 
 
-def _made(op: Op) -> Axes:
+def _result_axes(op: Op) -> Axes:
     return _union(var.axes for var in op.outs)
 
 
@@ -141,6 +141,3 @@ def _union(sets) -> Axes:
     for axes in sets:
         out |= axes
     return out
-
-
-__all__ = ["Lit", "annotate", "annotate_loop", "communicates", "differing"]

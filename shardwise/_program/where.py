@@ -136,8 +136,8 @@ def choose(frames: Iterable[_jax.Frame]) -> Where:
     return _where(inner, "") if inner else NOWHERE
 
 
-def choose_own(frames: Iterable[_jax.Frame]) -> Where:
-    """Do the same for a compiled operation, whose frames include the call of shardwise."""
+def choose_compiled(frames: Iterable[_jax.Frame]) -> Where:
+    """Apply `choose` to a compiled operation, whose frames include the call of shardwise."""
     return choose(_within_the_program(frames))
 
 
@@ -158,9 +158,9 @@ def caller_in(frames: Iterable[_jax.Frame], where: Where) -> Where:
 
 def _within_the_program(frames: Iterable[_jax.Frame]) -> list[_jax.Frame]:
     """Return the frames inside the outermost one of shardwise, which traces the program."""
-    frames_out = list(frames)
-    own_indices = [index for index, frame in enumerate(frames_out) if frame.file.startswith(_HERE)]
-    return frames_out[: own_indices[-1]] if own_indices else frames_out
+    frames = list(frames)
+    indices = [index for index, frame in enumerate(frames) if frame.file.startswith(_HERE)]
+    return frames[: indices[-1]] if indices else frames
 
 
 def _where(frame: _jax.Frame, through: str) -> Where:

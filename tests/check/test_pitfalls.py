@@ -132,7 +132,7 @@ def test_other_dimension():
 
 @pitfall(
     "`shard_map` needs a mesh; `vmap` does not.",
-    "`ShardingError`: this shard_map has no mesh, and there is none around it.",
+    "`ShardingError`: this shard_map has no mesh, and there is no ambient mesh.",
 )
 def test_no_mesh():
     def total(x):

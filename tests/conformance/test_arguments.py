@@ -292,7 +292,7 @@ def test_what_a_virtual_mesh_does_not_have(words):
     def f(x, *, mesh):
         return WITHOUT_DEVICES[words](x, mesh)
 
-    with pytest.raises(sw.UnsupportedError, match="asks for the devices of the mesh") as caught:
+    with pytest.raises(sw.UnsupportedError, match="needs the devices of the mesh") as caught:
         sw.simulate(f, mesh=MESH)(X)
     assert words in str(caught.value)
     assert "mesh.size" in str(caught.value)
@@ -491,7 +491,7 @@ def test_what_only_arrays_on_devices_have(name):
         OF_DEVICES[name](handed(x, mesh=mesh))
         return x
 
-    words = rf"test_arguments.py:\d+: this asks an array for {name}"
+    words = rf"test_arguments.py:\d+: this uses {name} of an array"
     with pytest.raises(sw.UnsupportedError, match=words):
         sw.simulate(f, mesh=MESH)(X)
 

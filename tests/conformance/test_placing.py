@@ -229,7 +229,7 @@ def test_an_inner_shard_map_that_names_its_mesh():
     with pytest.raises(ValueError, match="should match the mesh passed"):
         f(X, mesh=real, inner=real)
     for mesh in (sw.mesh(a=2, b=2), real):
-        with pytest.raises(sw.ShardingError, match="stands inside another one") as told:
+        with pytest.raises(sw.ShardingError, match="nested in another one") as told:
             sw.simulate(lambda x, *, mesh: f(x, mesh=mesh, inner=mesh), mesh=mesh)(X)
         assert "leave mesh= out of the inner one" in str(told.value)
         got = sw.simulate(lambda x, *, mesh: f(x, mesh=mesh, inner=None), mesh=mesh)(X)
@@ -264,7 +264,7 @@ def test_a_value_on_one_device_is_not_mixed_with_the_mesh(name):
         with pytest.raises(ValueError, match="device"):
             native(X, over(real_mesh(a=4)))
     program = lambda x, *, mesh: f(x, over(mesh))  # noqa: E731
-    with pytest.raises(sw.ShardingError, match=r"test_placing.py:\d+: a value of several"):
+    with pytest.raises(sw.ShardingError, match=r"test_placing.py:\d+: this combines a value"):
         sw.simulate(program, mesh={"a": 4})(X)
 
 

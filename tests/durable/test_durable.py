@@ -45,7 +45,7 @@ class TestSeal:
 
     @pytest.mark.parametrize("change", [{"step": 4}, {"more": 1}, {"crc": "00000000"}, {"crc": 7}])
     def test_a_change_breaks_it(self, change):
-        assert "does not fit" in broken_seal(seal(FACTS) | change)
+        assert "does not match" in broken_seal(seal(FACTS) | change)
 
     @pytest.mark.parametrize(("found", "words"), [([], "a list"), ({"a": 1}, "is missing")])
     def test_what_was_never_sealed(self, found, words):
@@ -54,7 +54,9 @@ class TestSeal:
 
 class TestLock:
     def lock(self, folder: Path) -> Lock:
-        return Lock(folder / ".lock", what="the folder", doing="trains", remedy="wait for it.")
+        return Lock(
+            folder / ".lock", resource="the folder", activity="trains", remedy="wait for it."
+        )
 
     def test_the_second_is_told_who_holds_it(self, tmp_path):
         with self.lock(tmp_path), pytest.raises(ShardwiseError) as error:

@@ -174,7 +174,7 @@ def test_an_error_is_told_once_and_its_advice_is_not_to_be_followed(exercises, j
     assert "  8 devices  wrong  stops with ShardingError\n" in text
     told = " ".join(text.split())
     assert told.count("may differ between devices along 'data'") == 1
-    assert found.runs[0].error.startswith("ShardingError: mine.py:11: out_specs say P()")
+    assert found.runs[0].error.startswith("ShardingError: mine.py:11: out_specs are P()")
     assert "Do not pass check_vma=False here: that only silences the type check" in told
     # The values are those with the check turned off.
     assert found.line is not None

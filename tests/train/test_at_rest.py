@@ -66,7 +66,7 @@ def test_a_state_is_stored_as_it_was(tmp_path):
 
 
 def test_two_trainings_in_one_folder(tmp_path):
-    lock = Lock(tmp_path / ".lock", what="", doing="", remedy="")
+    lock = Lock(tmp_path / ".lock", resource="", activity="", remedy="")
     with lock, pytest.raises(sw.ShardwiseError) as error:
         fit(checkpoint=tmp_path, steps=2)
     assert error.match(rf"checkpoints in {tmp_path}: process {os.getpid()} on .* trains there")

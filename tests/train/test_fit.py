@@ -311,7 +311,7 @@ def test_no_checkpoint_that_is_whole(tmp_path):
         path.write_bytes(path.read_bytes().replace(b'"drawn": ', b'"drawn": 1'))
     with pytest.raises(sw.ShardwiseError, match="no checkpoint there can be used") as error:
         fit(checkpoint=tmp_path, steps=6, every=2)
-    assert error.match("checkpoint 4: its checksum does not fit")
+    assert error.match("checkpoint 4: its checksum does not match")
     assert error.match("another folder to start again")
 
 

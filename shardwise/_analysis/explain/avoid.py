@@ -32,7 +32,7 @@ from ..._program import (
     Scan,
     Split,
     Var,
-    doing,
+    operation_key,
     primitives,
     within,
 )
@@ -371,7 +371,12 @@ class _Look:
 
 def _the_same(a: Op | None, b: Op) -> bool:
     """Return whether two operations do the same to the same values."""
-    return a is not None and doing(a) is not None and doing(a) == doing(b) and a.ins == b.ins
+    return (
+        a is not None
+        and operation_key(a) is not None
+        and operation_key(a) == operation_key(b)
+        and a.ins == b.ins
+    )
 
 
 def _on_device(op: Op) -> bool:

@@ -9,11 +9,11 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from ..._mesh import split_over
 from ..._program import Where
-from ..._program.where import NOWHERE, caller_in, choose_own
+from ..._program.where import NOWHERE, caller_in, choose_compiled
 from ..compiler.compile import Compiled
 from ..compiler.devices import Spec, spec_of_sharding
 from ..compiler.hlo import Instruction, Type
-from ..compiler.sent import Branches, Loop, Node, Sent, sent_in, work_in
+from ..compiler.sent import Branches, Loop, Node, Sent, direction_of, sent_in, work_in
 from ..compiler.work import Work as Counted
 from .data import CollectiveUse, Held, Live, Memory, MeshAxis, Step, Work
 from .record import module_in
@@ -57,7 +57,7 @@ class Rows:
             moved=node.moved,
             dots=dict(node.dots),
             operations=node.operations,
-            direction=_direction(node.first),
+            direction=_direction(node.first, node.update),
         )
 
     def _loop(self, node: Loop) -> Step:
@@ -93,7 +93,7 @@ class Rows:
 
     def where(self, instruction: Instruction) -> Where:
         """Return the user's line that an instruction comes from."""
-        return choose_own(self.compiled.module.stack(instruction))
+        return choose_compiled(self.compiled.module.stack(instruction))
 
     def _use(self, sent: Sent) -> CollectiveUse:
         line = self.where(sent.instruction)
@@ -183,8 +183,8 @@ def _by_line(recorded: Sequence[CollectiveUse]) -> Mapping[tuple[object, ...], C
     return {_line(use): use for use in reversed(recorded)}
 
 
-def _direction(instruction: Instruction | None) -> str:
-    return "backward" if instruction and "transpose(" in instruction.op_name else "forward"
+def _direction(instruction: Instruction | None, update: bool = False) -> str:
+    return "forward" if instruction is None else direction_of(instruction, update)
 
 
 # --- layout of arguments and results
@@ -261,7 +261,7 @@ def memory_of(compiled: Compiled, arguments: int, unused: int, results: int) -> 
     peak = compiled.peak - unused  # unused arguments are kept only in this compilation
     live = tuple(_buffers(compiled.files.memory))[:LIVE]
     rest = max(0, peak - sum(buffer.bytes for buffer in live))
-    return Memory(arguments, results, peak, NOWHERE, live, rest, ((0, peak),))
+    return Memory(arguments, results, peak, NOWHERE, live, rest, ())
 
 
 def _buffers(text: str) -> Iterator[Live]:

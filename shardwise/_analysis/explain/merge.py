@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from ..._program import Atom, Body, Op, Var, comparable, doing, with_bodies
+from ..._program import Atom, Body, Op, Var, comparable, operation_key, with_bodies
 
 
 def merged(body: Body) -> Body:
@@ -19,7 +19,7 @@ def merged(body: Body) -> Body:
     ops = []
     for op in body.ops:
         ins = [_first(atom, replaced) for atom in op.ins]
-        key = doing(op)
+        key = operation_key(op)
         first = op if key is None else seen.setdefault((key, comparable(ins)), op)
         if first is not op:
             replaced.update(zip(op.outs, first.outs, strict=True))

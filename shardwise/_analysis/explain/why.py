@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from ..._program import Where, primitives
 from ..._program.primitives import EXCHANGES
-from ..._program.where import NOWHERE, choose_own
+from ..._program.where import NOWHERE, choose_compiled
 from ..compiler.compile import Compiled
 from ..compiler.devices import spec_of_sharding
 from ..compiler.hlo import Instruction, instruction_of
@@ -38,7 +38,7 @@ class Reasons:
         self.values = list(sharded_values(compiled.whole, compiled.mesh))
         self.by_name: dict[tuple[str, int], list[Sharded]] = {}
         for value in self.values:
-            line = choose_own(compiled.whole.stack(value.instruction)).line
+            line = choose_compiled(compiled.whole.stack(value.instruction)).line
             self.by_name.setdefault((value.instruction.op_name, line), []).append(value)
 
     def of(self, use: CollectiveUse, sent: Sent) -> Why | None:
@@ -88,12 +88,12 @@ class Reasons:
     def _line_of(self, one: Instruction) -> Where:
         """Return the line of an instruction in the log, which may lack its metadata."""
         if one.frame:
-            return choose_own(self.compiled.whole.stack(one))
+            return choose_compiled(self.compiled.whole.stack(one))
         sharding = one.attribute("sharding")
         candidates = (value.instruction for value in self.values)
         candidates = (candidate for candidate in candidates if candidate.opcode == one.opcode)
         lines = {
-            choose_own(self.compiled.whole.stack(candidate))
+            choose_compiled(self.compiled.whole.stack(candidate))
             for candidate in candidates
             if candidate.attribute("sharding") == sharding
         }
@@ -104,7 +104,7 @@ class Reasons:
         """Return how the values of each line are sharded, each sharding once."""
         rows: dict[Sharding, None] = {}
         for value in self.values:
-            line = choose_own(self.compiled.whole.stack(value.instruction))
+            line = choose_compiled(self.compiled.whole.stack(value.instruction))
             if line.file and len(value.instruction.types) == 1:
                 backward = "transpose(" in value.instruction.op_name
                 direction = "backward" if backward else "forward"

@@ -88,7 +88,7 @@ def inspect(
         doing("tracing")
         traced = Tracing(f, resolved, in_specs, static)(args, {})
         doing("following each value")
-        program = SimulatedProgram(traced.program.jaxpr, whole_too=True)
+        program = SimulatedProgram(traced.program.jaxpr, split_replicated=True)
         program.inline(simulate_p.name)
         meanings, unread = _followed(traced, program)
         doing("running on all devices")

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Container
 
 from ..._engine.lower import Value
-from ..._program import Body, Op, Passes, Var, Where, kept_for_backward, walk
+from ..._program import Body, Op, Passes, Var, Where, residuals_of, walk
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Uses:
 
     def __init__(self, body: Body):
         self.passes = Passes(body)
-        self.kept = kept_for_backward(body, self.passes)
+        self.kept = residuals_of(body, self.passes)
         self.results: dict[Var, int] = {}
         """The results of each body, with their index."""
         self._readers: dict[Var, list[Op]] = {}

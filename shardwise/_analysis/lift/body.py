@@ -27,9 +27,9 @@ from .leaves import lifted_leaf, runs_declared
 from .quantities import Quantities
 from .ranges import (
     in_range,
+    is_order_sensitive,
     may_leave,
     may_wrap,
-    one_by_one,
     sums_one_by_one,
     without_wrapping,
 )
@@ -112,7 +112,7 @@ class _Lift:
                 branches = tuple(map(self.body, op.branches))
                 new = dataclasses.replace(op, ins=ins, outs=outs, branches=branches)
             case Collective() if sums_one_by_one(op):
-                first, new = one_by_one(op, ins, outs)
+                first, new = is_order_sensitive(op, ins, outs)
                 return [first, *self.ranged(op, new)]
             case _:
                 new = dataclasses.replace(op, ins=ins, outs=outs)

@@ -1,7 +1,4 @@
-"""What runs of days lean on: checksums, a lock, files that appear whole, signals.
-
-Nothing here knows of training or evaluation, and nothing imports JAX.
-"""
+"""Support for long runs: checksums, a lock, atomic writes, signals. Nothing here imports JAX."""
 
 from .files import Identity as Identity
 from .files import unused as unused

@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all, and that are noticed when they go away."""
+"""Atomic writes, and detection of files that were deleted or replaced."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from pathlib import Path
 
 from ..errors import writing
 
-LEFT = 600
-"""After so many seconds without a change, a file on its way is nobody's any more."""
+STALE = 600
+"""Seconds without a change after which a temporary file is deleted."""
 
 
 def write_file(path: Path, content: str | bytes) -> None:
-    """Write a file that the user names: whole, or what was there stays; a pipe as it comes.
+    """Write a file atomically: on failure the old content stays.
 
-    What has no content to keep, as `/dev/stdout`, a link to it or a pipe, is written to and not
-    replaced; so is a file in a folder that takes no new ones. A link stays a link.
+    A pipe or a device such as `/dev/stdout`, and a file in a folder that is not writable, are
+    written to directly instead of being replaced. The target of a symbolic link is replaced, not
+    the link.
 
     Raises:
         ShardwiseError: It cannot be written.
@@ -33,18 +34,16 @@ def write_file(path: Path, content: str | bytes) -> None:
 
 
 def _is_replaceable(path: Path, target: Path) -> bool:
-    """Not what is open already under another name: `/dev/stdout` may lead to a file.
-
-    Nor a file that may not be written to, of which writing to it says so.
-    """
+    """Return whether a file can be replaced: it is regular, writable, and not our own output, to
+    which `/dev/stdout` may be redirected."""
     if path.parts[1:2] in (("dev",), ("proc",)) or not os.access(target.parent, os.W_OK):
         return False
     if not target.exists():
         return True
-    return target.is_file() and os.access(target, os.W_OK) and not _is_printed_to(target)
+    return target.is_file() and os.access(target, os.W_OK) and not _is_output(target)
 
 
-def _is_printed_to(file: Path) -> bool:
+def _is_output(file: Path) -> bool:
     for stream in (1, 2):
         with suppress(OSError):
             if os.path.samestat(os.fstat(stream), file.stat()):
@@ -53,21 +52,21 @@ def _is_printed_to(file: Path) -> bool:
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Replace a file in one go: whoever reads it sees the old content or the new.
+    """Replace a file atomically: readers see the old content or the new.
 
-    The name used on the way cannot be guessed, and nothing that has it already is opened. One that
-    a killed process left behind goes with a write some minutes later; a younger one may be of
-    somebody who is writing now.
+    The name of the temporary file is random, and an existing file of that name is never opened.
+    Temporary files that killed processes left behind are deleted by a later write, once they are
+    too old to belong to a concurrent one.
     """
-    _sweep(path)
+    _delete_stale(path)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
-    mode = _rights(path)
-    created = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-    handle = os.open(temporary, created, 0o666 if mode is None else mode)
+    mode = _mode(path)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    handle = os.open(temporary, flags, 0o666 if mode is None else mode)
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(content)
-            if mode is not None:  # which the umask may have taken from
+            if mode is not None:  # the umask may have cleared some bits
                 os.fchmod(file.fileno(), mode)
         os.replace(temporary, path)
     except BaseException:
@@ -76,15 +75,15 @@ def write_whole(path: Path, content: bytes) -> None:
         raise
 
 
-def _sweep(path: Path) -> None:
+def _delete_stale(path: Path) -> None:
     for leftover in path.parent.glob(f".{_escaped(path.name)}.{'[0-9a-f]' * 8}.tmp"):
         with suppress(OSError):
-            if time.time() - leftover.lstat().st_mtime > LEFT:
+            if time.time() - leftover.lstat().st_mtime > STALE:
                 leftover.unlink()
 
 
-def _rights(path: Path) -> int | None:
-    """Who may do what with a file that is there."""
+def _mode(path: Path) -> int | None:
+    """Return the permissions of a file; None if it does not exist."""
     with suppress(OSError):
         return path.stat().st_mode & 0o777
     return None
@@ -104,16 +103,16 @@ def unused(path: Path) -> Path:
 
 
 class Identity:
-    """Which file a path meant when a run began."""
+    """The device and inode of a path when a run began."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._known = _identity(path)
+        self._original = _identity(path)
 
     def lost(self) -> str:
-        """What became of it, as the end of a sentence; empty while it is still there."""
+        """Return how the file was lost, as the end of a sentence; "" if it was not."""
         identity = _identity(self.path)
-        if identity == self._known:
+        if identity == self._original:
             return ""
         return "was deleted or moved" if identity is None else "was replaced by another"
 

@@ -1,4 +1,8 @@
-"""One run at a time: a lock that the kernel lets go of when its process ends, however it ends."""
+"""A lock file that the kernel releases when its process ends, however it ends.
+
+The `filelock` package does not replace this: it truncates the file when it tries to acquire it,
+which would erase the description of the holder, and forked children keep its lock.
+"""
 
 from __future__ import annotations
 
@@ -16,44 +20,46 @@ from ..errors import ShardwiseError, explain_error
 
 try:
     import fcntl
-except ImportError:  # Windows has no such locks; two runs at a time are not noticed there
+except ImportError:  # Windows has no such locks; concurrent runs are not detected there
     fcntl: Any = None
 
-_HELD: weakref.WeakSet[Lock] = weakref.WeakSet()
+_ACQUIRED: weakref.WeakSet[Lock] = weakref.WeakSet()
 
 
 class Lock:
-    """A file that one process holds; a context manager.
+    """A context manager that locks a file for one process.
 
-    The file says who holds it. It is removed at the end; after a kill it stays, held by nobody.
+    The file describes the process that holds the lock. It is deleted at the end. If the process is
+    killed, the file stays and is unlocked.
 
     Args:
         path: The file.
-        what: What is locked, for the message, such as `the checkpoints in runs/a`.
-        doing: What its holder does there, such as `trains`.
-        remedy: What the second process can do.
+        resource: The locked resource, for the message, such as `the checkpoints in runs/a`.
+        activity: What the holder does there, such as `trains`.
+        remedy: What a second process can do.
     """
 
-    def __init__(self, path: Path, what: str, doing: str, remedy: str) -> None:
-        self.path, self._what, self._doing, self._remedy = path, what, doing, remedy
+    def __init__(self, path: Path, resource: str, activity: str, remedy: str) -> None:
+        self.path, self._resource, self._activity = path, resource, activity
+        self._remedy = remedy
         self._handle: int | None = None
 
     def __enter__(self) -> Lock:
-        """Take it, or raise with the name of the holder."""
+        """Acquire the lock, or raise an error that names the holder."""
         while self._handle is None:
             handle = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
             try:
-                self._take(handle)
+                self._acquire(handle)
             except BaseException:
                 os.close(handle)
                 raise
             if _is_at(handle, self.path):
                 self._handle = handle
-            else:  # its holder removed it between our opening and our taking it
+            else:  # its holder deleted it after we opened it
                 os.close(handle)
         os.ftruncate(self._handle, 0)
-        os.pwrite(self._handle, json.dumps(_myself()).encode(), 0)
-        _HELD.add(self)
+        os.pwrite(self._handle, json.dumps(_this_process()).encode(), 0)
+        _ACQUIRED.add(self)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -64,13 +70,13 @@ class Lock:
             self.drop()
 
     def drop(self) -> None:
-        """Close the file without a word to the lock: a child that was forked holds nothing."""
+        """Close the file without unlocking it, as a forked child must."""
         if self._handle is not None:
             os.close(self._handle)
         self._handle = None
-        _HELD.discard(self)
+        _ACQUIRED.discard(self)
 
-    def _take(self, handle: int) -> None:
+    def _acquire(self, handle: int) -> None:
         if fcntl is None:
             return
         try:
@@ -78,8 +84,8 @@ class Lock:
         except BlockingIOError as error:
             raise ShardwiseError(
                 explain_error(
-                    f"{_described(os.pread(handle, 4096, 0))} {self._doing} there.",
-                    where=self._what,
+                    f"{_description(os.pread(handle, 4096, 0))} {self._activity} there.",
+                    where=self._resource,
                     rule="One process writes there at a time.",
                     remedy=self._remedy,
                 )
@@ -87,11 +93,11 @@ class Lock:
 
 
 def _drop_all() -> None:
-    for lock in list(_HELD):
+    for lock in list(_ACQUIRED):
         lock.drop()
 
 
-# A worker that was forked shares the open file: it would hold the lock after its parent's end.
+# A forked worker shares the open file, and would keep the lock after its parent has ended.
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_drop_all)
 
@@ -104,7 +110,7 @@ def _is_at(handle: int, path: Path) -> bool:
     return (on_disk.st_dev, on_disk.st_ino) == (opened.st_dev, opened.st_ino)
 
 
-def _myself() -> dict[str, Any]:
+def _this_process() -> dict[str, Any]:
     return {
         "process": os.getpid(),
         "host": socket.gethostname(),
@@ -113,7 +119,7 @@ def _myself() -> dict[str, Any]:
     }
 
 
-def _described(content: bytes) -> str:
+def _description(content: bytes) -> str:
     try:
         record = json.loads(content)
         return (

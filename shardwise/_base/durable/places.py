@@ -1,4 +1,4 @@
-"""Where a file is to go: looked at before the work."""
+"""Check whether a file can be written, before the work whose result it gets."""
 
 from __future__ import annotations
 

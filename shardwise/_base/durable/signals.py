@@ -1,20 +1,20 @@
-"""SIGINT and SIGTERM while a run is under way: noted at once, answered at a good moment, not lost.
+"""Handle SIGINT and SIGTERM during a run: record them at once, act on them between two steps.
 
-A signal that arrives in the middle of a step must not tear it apart, and one that arrives in the
-middle of a wait must not be waited out. So a run is either *held*, and looks at `signum` after each
-step, or inside `at_once()`, where the signal raises what Python would have raised. Either way
-`signum` stays set: an exception that some callback of a library swallowed is not lost.
+A signal must not interrupt a step, but it must interrupt a wait. So a run either defers signals and
+reads `signum` after each step, or is inside `at_once()`, where a signal raises what Python would
+have raised. In both cases `signum` stays set, so that an exception swallowed by a library's
+callback is not lost.
 
-A second Ctrl-C ends at once. Python runs its handlers between two instructions of the main thread,
-which may sit in a compiler for a minute; the kernel's own note of a signal, a byte in a pipe, is
-read by a thread of ours that waits for nobody.
+A second Ctrl-C ends the process at once. Python runs its handlers between two instructions of the
+main thread, which may be inside the compiler for a minute. So a thread reads the byte that the
+interpreter writes to the wakeup pipe when the signal arrives.
 
-While XLA compiles nothing is raised either, not even `at_once()`: JAX would leave the wait for its
-compiler, which goes on in a thread of its own, and a process that ends meanwhile takes the devices
-away from under it (jaxlib 0.10 then dies of a segmentation fault; ending never was any faster).
+While XLA compiles, nothing is raised, even inside `at_once()`: JAX would return from its wait for
+the compiler, which goes on in another thread, and a process that exits meanwhile destroys the
+devices it uses (jaxlib 0.10 then crashes with a segmentation fault).
 
-Only handlers that are Python's own are replaced. Outside the main thread, or where somebody else
-handles signals already, everything is as it would be without this file.
+Only Python's default handlers are replaced. Outside the main thread, and if other code handles
+signals already, nothing is changed.
 """
 
 from __future__ import annotations
@@ -33,38 +33,38 @@ from typing import Any, NoReturn
 from ..errors import interrupted
 
 GRACE = 1.0
-"""Seconds that a wait which should not be broken off is given to end by itself."""
+"""Seconds in which a wait under `at_once(later=True)` may end by itself."""
 PATIENCE = 2.0
-"""Seconds after which a line says what is being waited for."""
-_ECHO = 0.3  # a terminal and a launcher may both deliver one Ctrl-C
+"""Seconds after which a line reports what is being waited for."""
+_ECHO = 0.3  # a terminal and a launcher may both deliver the same Ctrl-C
 
-_HELD, _LATER, _AT_ONCE = range(3)
+_DEFERRED, _LATER, _AT_ONCE = range(3)
 
 
 class Signals:
     """The signals of one run.
 
     Attributes:
-        signum: The signal that has asked the run to end, if one has.
-        nested: Whether a run around this one will say what was saved.
-        compiling: Whether the signal came while XLA compiled.
+        signum: The signal that requested the end of the run, if any.
+        nested: Whether an enclosing run will report what was saved.
+        compiling: Whether the signal arrived while XLA compiled.
     """
 
     def __init__(self) -> None:
         self.signum: int | None = None
         self.nested = False
         self.compiling = False
-        self._mode = _HELD
+        self._mode = _DEFERRED
         self._grace_over = False
 
     @property
     def name(self) -> str:
-        """The name of the signal, such as `SIGTERM`."""
+        """Return the name of the signal, such as `SIGTERM`."""
         return "" if self.signum is None else signal.Signals(self.signum).name
 
     @contextmanager
     def at_once(self, *, later: bool = False) -> Iterator[None]:
-        """Inside, a signal raises; with `later`, only if the wait does not end by itself soon."""
+        """Return a context in which a signal raises; with `later`, only after a grace period."""
         mode, self._mode = self._mode, _LATER if later else _AT_ONCE
         try:
             self.check()
@@ -73,45 +73,44 @@ class Signals:
             self._mode = mode
 
     @contextmanager
-    def held(self) -> Iterator[None]:
-        """Inside, a signal is noted and nothing more."""
-        mode, self._mode = self._mode, _HELD
+    def deferred(self) -> Iterator[None]:
+        """Return a context in which a signal is only recorded."""
+        mode, self._mode = self._mode, _DEFERRED
         try:
             yield
         finally:
             self._mode = mode
 
     def check(self) -> None:
-        """Raise if a signal has come."""
+        """Raise if a signal has arrived."""
         if self.signum is not None:
             self.end()
 
     def end(self, line: str = "") -> NoReturn:
-        """Say what was saved and raise what the signal stands for."""
+        """Report what was saved, and raise `KeyboardInterrupt` or `SystemExit`."""
         assert self.signum is not None
         reported = bool(line) and not self.nested
         if reported:
             print(line, file=sys.stderr, flush=True)
-        # What was going on when the signal came is of no interest to whoever sent it.
         if self.signum == signal.SIGINT:
             raise (interrupted(line) if reported else KeyboardInterrupt()) from None
         raise SystemExit(128 + self.signum) from None
 
     def handle(self, signum: int, frame: Any) -> None:
-        """What Python calls in the main thread."""
+        """Handle a signal: Python calls this in the main thread."""
         pressed, self._grace_over = self._grace_over, False
         repeated = self.signum is not None and not pressed
         if self.signum is None:
             self.signum = signum
         self.compiling = is_compiling(frame)
         if _is_swallowing(frame) or (self.compiling and not _interactive()):
-            return  # the grace will be over soon, and again
+            return  # `press` will repeat the signal
         impatient = repeated and signum == signal.SIGINT and _interactive()
         if self._mode == _AT_ONCE or (pressed and self._mode == _LATER) or impatient:
             self.end()
 
     def press(self) -> None:
-        """The grace of a wait is over: have the handler run in the main thread again."""
+        """Run the handler in the main thread again, after the grace period of a wait."""
         assert self.signum is not None
         self._grace_over = True
         main = threading.main_thread().ident
@@ -122,8 +121,8 @@ class Signals:
 def _is_swallowing(frame: Any) -> bool:
     """Return whether an exception raised here would be lost.
 
-    Python prints it and goes on, as in a callback that JAX has, or an extension that is being
-    loaded makes another error of it, as NumPy's do.
+    Python prints and ignores an exception in a callback of the garbage collector, such as JAX's,
+    and in a destructor; an extension module that is being loaded may turn it into another error.
     """
     callbacks = [getattr(function, "__code__", None) for function in gc.callbacks]
     while frame is not None:
@@ -140,10 +139,9 @@ _WEAK = ("weakref", "_weakrefset")  # where the callbacks of weak containers are
 
 
 def is_compiling(frame: Any) -> bool:
-    """Return whether Python waits for XLA in this frame, the innermost: JAX calls it from one
-    module.
+    """Return whether the innermost frame waits for XLA, which JAX calls from a single module.
 
-    By its name: nothing here may import JAX, which this has to answer for while JAX starts.
+    The module is compared by name, since nothing here may import JAX.
     """
     return getattr(frame, "f_globals", {}).get("__name__") == "jax._src.compiler"
 
@@ -153,11 +151,11 @@ def _interactive() -> bool:
 
 
 class _Watch:
-    """The thread that reads the kernel's notes, and the pipe it reads them from."""
+    """The wakeup pipe, and the thread that reads it."""
 
     def __init__(self, signals: Signals, title: str) -> None:
         self._signals, self._title = signals, title
-        self._own = 0  # signals that we sent ourselves
+        self._pressed = 0  # signals sent by `press`
         self._waiting: threading.Thread | None = None
         self._over = threading.Event()
         self._reading, self._writing = os.pipe()
@@ -165,7 +163,7 @@ class _Watch:
         self._thread = threading.Thread(target=self._read, name="shardwise-signals", daemon=True)
 
     def start(self) -> bool:
-        """False, and nothing started, if somebody else reads these notes already."""
+        """Start the thread; return False if other code has set a wakeup pipe."""
         previous = signal.set_wakeup_fd(self._writing, warn_on_full_buffer=False)
         if previous != -1:
             signal.set_wakeup_fd(previous)
@@ -192,27 +190,27 @@ class _Watch:
         first = 0.0
         while not self._over.is_set():
             for number in os.read(self._reading, 64):
-                if number not in _TAKEN or self._over.is_set():
+                if number not in _HANDLED or self._over.is_set():
                     continue
                 if not first:
                     first = time.monotonic()
                     self._waiting = threading.Thread(target=self._wait, args=(number,), daemon=True)
                     self._waiting.start()
-                elif self._own:
-                    self._own -= 1
+                elif self._pressed:
+                    self._pressed -= 1
                 elif number == signal.SIGINT and time.monotonic() - first > _ECHO:
                     self._again(number)
 
     def _wait(self, number: int) -> None:
-        """Answer for a run that does not answer by itself.
+        """Repeat the signal until the run ends.
 
-        More than once: on a busy machine the main thread may not even have run its handler yet.
+        On a busy machine the main thread may not even have run its handler yet.
         """
         if self._over.wait(GRACE):
             return
         for attempt in itertools.count():
-            if self._signals.signum is not None and not self._own:
-                self._own += 1
+            if self._signals.signum is not None and not self._pressed:
+                self._pressed += 1
                 self._signals.press()
             if self._over.wait(PATIENCE - GRACE):
                 return
@@ -221,29 +219,29 @@ class _Watch:
                 last = "the compilation" if self._signals.compiling else "the step"
                 print(
                     f"{self._title}: {name}: it ends after {last} under way, and saves first; "
-                    "Ctrl-C again ends it at once.",
+                    "press Ctrl-C again to end it at once.",
                     file=sys.stderr,
                     flush=True,
                 )
 
     def _again(self, number: int) -> None:
-        """End the process, unless somebody has more in it than this run."""
+        """End the process, unless it is an interactive session."""
         if not _interactive():
             print(f"{self._title}: ended at once, without saving.", file=sys.stderr, flush=True)
             os._exit(128 + number)
 
 
-_TAKEN = (signal.SIGINT, signal.SIGTERM)
+_HANDLED = (signal.SIGINT, signal.SIGTERM)
 _current: Signals | None = None
 _before: dict[int, Any] = {}
 
 
 @contextmanager
 def listen(title: str) -> Iterator[Signals]:
-    """Take the signals for a run; one inside another shares them, held until it says otherwise.
+    """Handle the signals of a run. A nested run shares those of the outer one, deferred at first.
 
     Args:
-        title: What the run is called in messages.
+        title: The name of the run in messages.
     """
     if threading.current_thread() is not threading.main_thread():
         yield Signals()
@@ -253,14 +251,14 @@ def listen(title: str) -> Iterator[Signals]:
         outer, nested = _current, _current.nested
         outer.nested = True
         try:
-            with outer.held():
+            with outer.deferred():
                 yield outer
         finally:
             outer.nested = nested
         return
     _current = Signals()
-    for number in _TAKEN:
-        if _is_pythons(number, signal.getsignal(number)):
+    for number in _HANDLED:
+        if _is_default(number, signal.getsignal(number)):
             _before[number] = signal.signal(number, _current.handle)
     watch = _Watch(_current, title) if _before else None
     if watch is not None and not watch.start():
@@ -275,10 +273,10 @@ def listen(title: str) -> Iterator[Signals]:
 
 @contextmanager
 def stand_in(signals: Signals) -> Iterator[None]:
-    """Signals that somebody else hears: runs inside share them, and install nothing.
+    """Make runs inside share these signals and install no handlers.
 
     Args:
-        signals: Whoever hears them sets its `signum`.
+        signals: The caller sets their `signum`.
     """
     global _current
     previous, _current = _current, signals
@@ -288,43 +286,41 @@ def stand_in(signals: Signals) -> Iterator[None]:
         _current = previous
 
 
-def _is_pythons(number: int, handler: Any) -> bool:
-    """Return whether a handler is the default one of Python, or of a library in C."""
+def _is_default(number: int, handler: Any) -> bool:
+    """Return whether a handler is Python's default, or was installed by a C library."""
     if number == signal.SIGINT:
         return handler is signal.default_int_handler or handler == _patience.handle
     return handler is signal.SIG_DFL or handler is None
 
 
 class _Patience:
-    """Ctrl-C where no run is under way: as Python has it, once XLA has compiled.
-
-    And where what is raised counts: in a callback that swallows it, it would be lost.
-    """
+    """Ctrl-C outside of runs: Python's behaviour, but delayed while XLA compiles or the exception
+    would be swallowed."""
 
     def __init__(self) -> None:
         self._first = 0.0
-        self._asking = False
+        self._repeating = False
 
     def handle(self, signum: int, frame: Any) -> None:
-        """What Python calls in the main thread: for a user, and for ourselves a little later."""
+        """Handle Ctrl-C, or its repetition by `_repeat`: Python calls this in the main thread."""
         if not (is_compiling(frame) or _is_swallowing(frame)):
-            self._first, self._asking = 0.0, False
+            self._first, self._repeating = 0.0, False
             signal.default_int_handler(signum, frame)
         now = time.monotonic()
         self._first = self._first or now
-        if not self._asking:
-            self._asking = True
-            timer = threading.Timer(_ECHO / 3, self._ask)
+        if not self._repeating:
+            self._repeating = True
+            timer = threading.Timer(_ECHO / 3, self._repeat)
             timer.daemon = True
             timer.start()
         elif now - self._first > _ECHO:
             print("interrupted", file=sys.stderr, flush=True)
             os._exit(128 + signum)
 
-    def _ask(self) -> None:
+    def _repeat(self) -> None:
         main = threading.main_thread().ident
-        if self._asking and main is not None:
-            self._asking = False
+        if self._repeating and main is not None:
+            self._repeating = False
             signal.pthread_kill(main, signal.SIGINT)
 
 
@@ -332,10 +328,10 @@ _patience = _Patience()
 
 
 def wait_for_compiler(before: Any = signal.default_int_handler) -> None:
-    """Have Ctrl-C wait for XLA from now on, outside of runs too; a second one does not wait.
+    """Make Ctrl-C outside of runs wait for XLA from now on; a second one does not wait.
 
     Args:
-        before: The handler that this one may take the place of.
+        before: The handler that may be replaced.
     """
     if signal.getsignal(signal.SIGINT) is before:
         signal.signal(signal.SIGINT, _patience.handle)
@@ -353,20 +349,20 @@ _masks = threading.local()
 
 
 def _before_fork() -> None:
-    """From here on signals wait: Python forgets one that reaches a child before it is set up."""
-    _masks.kept = None
+    """Block signals: Python loses one that reaches a child before it is set up."""
+    _masks.blocked = None
     if _current is not None:
-        _masks.kept = signal.pthread_sigmask(signal.SIG_BLOCK, _TAKEN)
+        _masks.blocked = signal.pthread_sigmask(signal.SIG_BLOCK, _HANDLED)
 
 
 def _after_fork() -> None:
-    mask = getattr(_masks, "kept", None)
+    mask = getattr(_masks, "blocked", None)
     if mask is not None:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 def _in_child() -> None:
-    """A worker that was forked answers signals as if no run were under way."""
+    """Restore the default handlers in a forked worker."""
     if _current is not None:
         with suppress(ValueError):
             signal.set_wakeup_fd(-1)

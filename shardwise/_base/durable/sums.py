@@ -1,7 +1,7 @@
-"""Checksums of what is written, so that what is read back can be told from what was damaged.
+"""Checksums of stored data, to detect damage when it is read.
 
-CRC-32 finds every flipped bit, every run of up to 32 damaged bits, and misses other damage once in
-four billion; zlib computes it at about a gigabyte per second without holding the interpreter.
+CRC-32 detects every flipped bit and every run of up to 32 damaged bits, and misses other damage
+once in four billion; zlib computes it at about a gigabyte per second without the GIL.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ def checksum(*parts: Any) -> int:
 
 
 def seal(facts: dict[str, Any], key: str = "") -> dict[str, Any]:
-    """Return facts that go into JSON, with a checksum over all of them under `crc`.
+    """Return a JSON object with a checksum of its values under `crc`.
 
     Args:
-        facts: The facts.
-        key: What they belong to, such as the name of a run. It is part of the checksum and is not
-            stored: facts that belong to something else do not fit.
+        facts: The values.
+        key: Their owner, such as the name of a run. It is part of the checksum and is not stored,
+            so the values of another owner do not match.
     """
     return {**facts, SEAL: f"{checksum(key.encode(), _canonical(facts)):08x}"}
 
 
 def broken_seal(facts: Any, key: str = "") -> str:
-    """Return what is wrong with sealed facts, as a clause; empty if nothing is."""
+    """Return why the result of `seal` is damaged, as a clause; "" if it is not."""
     if not isinstance(facts, dict):
-        return f"it holds a {type(facts).__name__} where named values were written"
+        return f"it contains a {type(facts).__name__}, not a JSON object"
     if SEAL not in facts:
         return "its checksum is missing"
     rest = {name: value for name, value in facts.items() if name != SEAL}
@@ -43,9 +43,9 @@ def broken_seal(facts: Any, key: str = "") -> str:
         right = seal(rest, key)[SEAL] == facts[SEAL]
     except (TypeError, ValueError):
         right = False
-    return "" if right else "its checksum does not fit what it holds"
+    return "" if right else "its checksum does not match its content"
 
 
 def _canonical(facts: dict[str, Any]) -> bytes:
-    """Return one text for the same facts, before and after they went through JSON."""
+    """Return the same bytes for values before and after a round trip through JSON."""
     return json.dumps(json.loads(json.dumps(facts)), sort_keys=True).encode()

@@ -17,8 +17,8 @@ from ..._jax.virtual import under
 from ..._program import (
     Body,
     Collective,
+    RequestedAxes,
     StackAxes,
-    WantedAxes,
     annotate,
     build,
     choose_stack_axes,
@@ -58,9 +58,9 @@ class SimulatedProgram:
         self,
         jaxpr: Any,
         given: Sequence[StackAxes] | None = None,
-        wanted: Sequence[WantedAxes] | None = None,
+        wanted: Sequence[RequestedAxes] | None = None,
         refs: Sequence[int] = (),
-        whole_too: bool = False,
+        split_replicated: bool = False,
     ):
         opened = _jax.open_jaxpr(jaxpr)
         count = len(opened.constvars) + len(opened.invars)
@@ -77,8 +77,8 @@ class SimulatedProgram:
         """For a forward derivative: the same results of two calls, the second one linear."""
         self.derived: dict[Any, Any] = {}
         """Derivatives and batches of this program, so that each is traced once."""
-        self._build = functools.partial(build, whole_too=whole_too)
-        self._wanted: tuple[WantedAxes, ...] = tuple(wanted or (None,) * len(opened.outvars))
+        self._build = functools.partial(build, split_replicated=split_replicated)
+        self._wanted: tuple[RequestedAxes, ...] = tuple(wanted or (None,) * len(opened.outvars))
         self._compiled: dict[Pace, Callable[..., Any]] = {}
 
     def inline(self, name: str) -> None:
@@ -231,7 +231,7 @@ def derive(
     args: Sequence[Any],
     seen: Sequence[Any],
     given: Sequence[StackAxes],
-    wanted: Callable[[int], Sequence[WantedAxes]],
+    wanted: Callable[[int], Sequence[RequestedAxes]],
     note: Callable[[], Any] = list,
 ) -> tuple[SimulatedProgram, list[Any], Any]:
     """Return the program of `f`, a transformation of another program; `note` is called after

@@ -24,7 +24,7 @@ from ..._base.errors import DeadlockError
 from ..._jax import types
 from ..._jax.primitive import Batch, CallRules, call_primitive
 from ..._jax.virtual import under
-from ..._program import WantedAxes
+from ..._program import RequestedAxes
 from ..lower import Pace, explain_trouble
 from .program import SimulatedProgram, derive
 
@@ -187,8 +187,8 @@ def _forward(
         residuals, tree = jax.tree.flatten(linear)
         return outs, residuals
 
-    def wanted(count: int) -> list[WantedAxes]:
-        extra: list[WantedAxes] = ["every"] * (count - len(program.kept))
+    def wanted(count: int) -> list[RequestedAxes]:
+        extra: list[RequestedAxes] = ["every"] * (count - len(program.kept))
         return [*program.kept, *extra]
 
     name = ("forward", moving)

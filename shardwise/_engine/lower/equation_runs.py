@@ -1,7 +1,5 @@
-"""Copy runs of equations of JAX that need no communication.
-
-They are copied into the lowered program, instead of being traced again one by one.
-"""
+"""Copy runs of JAX equations without communication into the lowered program, instead of tracing
+them again."""
 
 from __future__ import annotations
 
@@ -19,13 +17,13 @@ SHORTEST = 4
 
 
 class CopiedRun:
-    """A run of equations, and those of its results that are used outside."""
+    """A run of equations, and the results that are used outside it."""
 
-    def __init__(self, ops: Sequence[Leaf | BlockSum], wanted: Sequence[Var]):
-        self.ops, self.wanted = ops, wanted
+    def __init__(self, ops: Sequence[Leaf | BlockSum], results: Sequence[Var]):
+        self.ops, self.results = ops, results
 
     def write(self, env: Env) -> None:
-        """Run it, and write the used results to `env`."""
+        """Run it, and write the results to `env`."""
         run = _jax.EquationRun()
         for op in self.ops:
             for atom in op.ins:
@@ -35,10 +33,10 @@ class CopiedRun:
                 outs = [(var, var.shape, var.dtype) for var in leaf.outs]
                 run.add(leaf.primitive, leaf.params, leaf.ins, outs, leaf.source)
             if isinstance(op, BlockSum):
-                # There is but one device here, so what it has is the sum.
+                # There is only one device here, so its value is the sum.
                 last = op.joint.ops[-1].outs[0] if op.joint else op.ins[0]
-                run.repeat(last, op.outs[0])
-        env.update(zip(self.wanted, map(Value, run.apply(self.wanted)), strict=True))
+                run.alias(last, op.outs[0])
+        env.update(zip(self.results, map(Value, run.apply(self.results)), strict=True))
 
 
 def split_runs(ops: Sequence[Op], keep: Sequence[Var]) -> Iterator[CopiedRun | Sequence[Op]]:

@@ -13,7 +13,7 @@ import numpy as np
 
 from ..._mesh import Axis
 from ..._program import Atom, Body, Collective, Leaf, Lit, Op, Scan, Var, primitives
-from ..._program.collectives import foldable, one_by_one, wide, widen
+from ..._program.collectives import foldable, is_order_sensitive, wide, widen
 from .switches import is_on
 
 
@@ -126,7 +126,7 @@ def folds(stage: Stage, axis: Axis, inner: list[Op], uses: dict[Var, int]) -> li
         if name not in primitives.REDUCTIONS or not foldable(name, operand.dtype):
             continue
         rest = tuple(op_axis for op_axis in op.axes if op_axis != axis)
-        if one_by_one(name, operand.dtype) and rest:
+        if is_order_sensitive(name, operand.dtype) and rest:
             continue
         inner_sum, producer, by_rows = None, producers[operand], False
         if rest or not sums_in_blocks(name, operand.dtype):
@@ -174,7 +174,7 @@ def is_grown(var: Var, stage: Stage, uses: dict[Var, int], carried: dict[Var, Va
 
 def sums_in_blocks(name: str, dtype: Any) -> bool:
     """Return whether devices that are computed at once may be summed in any order."""
-    return name == "psum" and not one_by_one(name, dtype) and dtype != np.bool_
+    return name == "psum" and not is_order_sensitive(name, dtype) and dtype != np.bool_
 
 
 def _is_stacked_output(maker: Op, operand: Var, uses: dict[Var, int]) -> TypeGuard[Scan]:

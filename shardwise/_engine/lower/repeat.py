@@ -16,7 +16,7 @@ import jax
 import numpy as np
 
 from ..._mesh import Axis
-from ..._program import Collective, Leaf, Lit, Op, Var, comparable, doing
+from ..._program import Collective, Leaf, Lit, Op, Var, comparable, operation_key
 from .context import Context, Env, read
 from .loop import ShardLoop
 from .plan import BlockSum, Stage, reads
@@ -24,7 +24,7 @@ from .value import Value
 
 Atoms = Sequence[Var | Lit]
 SHORTEST, LONGEST = 3, 300
-"""Fewer operations are as quickly traced as a call of a function; more are not met again."""
+"""Fewer operations are traced as quickly as a call of a function; more rarely repeat."""
 
 
 def loop(loop: ShardLoop) -> None:
@@ -84,11 +84,11 @@ def flat(
 
 
 def _run(
-    run: Callable[[Env], None], what: Any, ins: Atoms, outs: Sequence[Var], env: Env, cx: Context
+    run: Callable[[Env], None], key: Any, ins: Atoms, outs: Sequence[Var], env: Env, cx: Context
 ) -> None:
     assert cx.repeats is not None
-    if what is None or what not in cx.repeats:
-        cx.repeats[what] = None
+    if key is None or key not in cx.repeats:
+        cx.repeats[key] = None
         run(env)
         return
 
@@ -97,30 +97,36 @@ def _run(
         run(local)
         return [local[var] for var in outs]
 
-    call = cx.repeats[what] = cx.repeats[what] or jax.jit(repeated)
+    call = cx.repeats[key] = cx.repeats[key] or jax.jit(repeated)
     env.update(zip(outs, call([read(env, atom) for atom in ins]), strict=True))
 
 
-def _of_loop(loop: ShardLoop, taken: Sequence[Var]) -> Any:
+def _of_loop(loop: ShardLoop, inputs: Sequence[Var]) -> Any:
     """Return a key for what a loop computes; None if unknown."""
-    ops, number = _of_ops(loop.ops, taken)
+    ops, number = _of_ops(loop.ops, inputs)
     if ops is None:
         return None
     folds = tuple(
-        (doing(fold.op), fold.op.scope, number[fold.operand], _type(fold.op.outs[0]), fold.name,
-         fold.within and loop.ops.index(fold.within))
+        (
+            operation_key(fold.op),
+            fold.op.scope,
+            number[fold.operand],
+            _type(fold.op.outs[0]),
+            fold.name,
+            fold.within and loop.ops.index(fold.within),
+        )
         for fold in loop.folds
-    )  # fmt: skip
+    )
     keep = tuple((number[var], number.get(loop.grown.get(var))) for var in loop.keep)
     return ops, folds, loop.axis, tuple(loop.rest), keep
 
 
-def _of_ops(ops: Sequence[Op], taken: Atoms) -> tuple[Any, dict[Any, Any]]:
+def _of_ops(ops: Sequence[Op], inputs: Atoms) -> tuple[Any, dict[Any, Any]]:
     """Return a key for what a list computes, or None; and its values, numbered by appearance."""
-    number: dict[Any, Any] = {atom: (i, _type(atom)) for i, atom in enumerate(taken)}
+    number: dict[Any, Any] = {atom: (i, _type(atom)) for i, atom in enumerate(inputs)}
     keys = []
     for op in ops:
-        key = _doing(op)
+        key = _operation_key(op)
         if key is None:
             return None, number
         ins = tuple(number[atom] if atom in number else comparable(atom) for atom in op.ins)
@@ -129,16 +135,16 @@ def _of_ops(ops: Sequence[Op], taken: Atoms) -> tuple[Any, dict[Any, Any]]:
     return tuple(keys), number
 
 
-def _doing(op: Op) -> Any:
+def _operation_key(op: Op) -> Any:
     if not isinstance(op, BlockSum):
-        return doing(op)
+        return operation_key(op)
     key, _ = _of_ops(op.joint.ops, op.joint.ins) if op.joint else ((), {})
     return None if key is None else ("sum", key)
 
 
 def _kind(op: Op) -> Any:
     """Return a coarse key of an operation."""
-    return op.name if isinstance(op, Leaf) else doing(op) or type(op)
+    return op.name if isinstance(op, Leaf) else operation_key(op) or type(op)
 
 
 def _is_number(atom: Var | Lit) -> bool:

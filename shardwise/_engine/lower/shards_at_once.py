@@ -31,7 +31,7 @@ def _must_run_alone(op: Op) -> bool:
         if split and op.primitive is not None and not _jax.can_batch(op.primitive):
             return True
         row = of(op.name)
-        return op.effect or row.apart or (row.random and _by_hardware(op))
+        return op.effect or row.unbatchable or (row.random and _by_hardware(op))
     if isinstance(op, Cond) and op.ins[0].axes:
         # A vmapped cond runs both branches, so a loop that the branch guards may never end.
         return any(isinstance(inner, While) for body in op.bodies for inner in walk(body.ops))

@@ -114,7 +114,7 @@ def _trace(function: Function, batch: int, drawn: bool) -> Plan:
             (None, None),
             dict.fromkeys(extra),
             error,
-            given=f"({', '.join(['state', 'batch', *extra])})",
+            description=f"({', '.join(['state', 'batch', *extra])})",
             rule="evaluate calls it with the state, which may be None, and a batch.",
             remedy="def fn(state, batch): ...",
         )

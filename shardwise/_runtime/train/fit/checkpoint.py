@@ -76,8 +76,8 @@ class Checkpoints:
         _check_folder(self.folder, folder)
         self._lock = Lock(
             self.folder / ".lock",
-            what=f"the checkpoints in {self.folder}",
-            doing="trains",
+            resource=f"the checkpoints in {self.folder}",
+            activity="trains",
             remedy="wait for it, stop it, or use another folder.",
         )
         if writes:

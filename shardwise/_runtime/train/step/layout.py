@@ -18,7 +18,7 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 
 from .... import _jax
 from ...._base.errors import ShardingError, a_type, listed
-from ...._base.numbers import changes, instead_of, to_device_dtype
+from ...._base.numbers import changes, dtype_remedy, to_device_dtype
 from ...._mesh import MeshLike, is_count, near, one_mesh
 from ...hosts.find import require_joined
 
@@ -145,7 +145,7 @@ def _refuse_leaves(leaves: list[tuple[Any, Any]]) -> None:
         remedy = "np.asarray(...) of a list of rows; encode text as numbers first."
         dtype = getattr(leaf, "dtype", None)
         if isinstance(dtype, np.dtype):
-            kind, remedy = f"an array of dtype {dtype}", instead_of(dtype)
+            kind, remedy = f"an array of dtype {dtype}", dtype_remedy(dtype)
         if isinstance(leaf, np.ma.MaskedArray):
             kind = "a MaskedArray"
             remedy = (
@@ -166,7 +166,7 @@ def _is_rows(leaf: Any) -> bool:
 
 
 def _is_unplaceable(dtype: Any) -> bool:
-    return isinstance(dtype, np.dtype) and bool(instead_of(dtype))
+    return isinstance(dtype, np.dtype) and bool(dtype_remedy(dtype))
 
 
 def _in_list(path: Any) -> bool:

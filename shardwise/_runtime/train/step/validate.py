@@ -11,7 +11,7 @@ import numpy as np
 
 from ...._base.boxes import boxes
 from ...._base.errors import ArgumentError, ShardingError, a_type
-from ...._base.numbers import instead_of
+from ...._base.numbers import dtype_remedy
 
 
 def refuse_objects(params: Any) -> None:
@@ -44,7 +44,7 @@ def refuse_no_arrays(collections: Any) -> None:
         number = isinstance(leaf, bool | int | float | complex)
         if number or (dtype is not None and not isinstance(dtype, np.dtype)):
             continue
-        if dtype is None or instead_of(dtype):
+        if dtype is None or dtype_remedy(dtype):
             kind = a_type(leaf) if dtype is None else f"of dtype {dtype}"
             raise ShardingError(
                 f"{jax.tree_util.keystr(path)} is {kind}",
