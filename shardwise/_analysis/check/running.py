@@ -16,7 +16,7 @@ import numpy as np
 
 from ..._base.doing import doing
 from ..._base.errors import noting
-from ..._engine.lower import Pace, Value, Watch, explain_trouble, observe
+from ..._engine.lower import Pace, Value, Watch, explain_divergence, observe
 from ..._engine.tracing import Traced, Tracing
 from ..._jax.virtual import under
 from ..._mesh import abstract
@@ -123,7 +123,7 @@ class Run:
         if trouble is not None and int(trouble.site):
             sites = self._watch.sites
             self.stuck_at = sites[int(trouble.site) - 1]
-            raise explain_trouble(sites, int(trouble.site), np.asarray(trouble.ways))
+            raise explain_divergence(sites, int(trouble.site), np.asarray(trouble.branches))
         return [_held(out) for out in outs]
 
     def _run(self, atoms: Sequence[Atom], values: Sequence[Any], lifted_ones: bool = False) -> Any:

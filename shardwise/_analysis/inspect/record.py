@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..._engine.call import SimulatedProgram
-from ..._engine.lower import Pace, Value, Watch, explain_trouble
+from ..._engine.lower import Pace, Value, Watch, explain_divergence
 from ..._engine.lower.context import Context, Env, read
 from ..._engine.lower.run import run
 from ..._meaning import Kept, holding
@@ -82,7 +82,7 @@ class Recorder:
         end = len(body.ops)
         if trouble is not None and int(trouble.site) and not self.deadlock:
             site = watch.sites[int(trouble.site) - 1]
-            error = explain_trouble(watch.sites, int(trouble.site), np.asarray(trouble.ways))
+            error = explain_divergence(watch.sites, int(trouble.site), np.asarray(trouble.branches))
             self.deadlock = str(error)
             blocked = (i for i, op in enumerate(body.ops) if op is site or site in walk([op]))
             end = next(blocked, end)
@@ -105,7 +105,7 @@ class Recorder:
             keep = [var for op in body.ops for var in op.outs]
             run(body.ops, list(axes), env, keep, cx)
             values = [[_strong(env[var], var) for var in op.outs] for op in body.ops]
-            return values, cx.trouble() if watch.sites else None
+            return values, cx.divergence() if watch.sites else None
 
         self._runs[id(body)] = jax.jit(all_values)
         return self._runs[id(body)]

@@ -2,11 +2,11 @@
 
 The devices of a mesh run in a loop, in which XLA recognises less than outside of one:
 
-- On a CPU it reorders the dimensions only of convolutions outside loops into the order that it has
-fast implementations for (`_jax/convolutions.py`). - On a GPU it recognises the gradient of a
-convolution's inputs, for which there are faster implementations, by its reversed weights. They are
-the same on all devices, so they would be reversed once, before the loop, and not be recognised
-inside.
+- On a CPU it reorders dimensions, into the order for which it has fast implementations, only for
+  convolutions outside loops (`_jax/convolutions.py`).
+- On a GPU it recognises the gradient of a convolution's inputs, for which there are faster
+  implementations, by its reversed weights. These are the same on all devices, so they would be
+  reversed once, before the loop, and not be recognised inside.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ def _body(watch: Watch, change: Change, body: Body) -> Body:
     return dataclasses.replace(body, ops=_changed(body.ops, watch, change))
 
 
-def _reversing(op: Leaf, makers: dict[Var, Op]) -> list[Op]:
+def _reversing(op: Leaf, producers: dict[Var, Op]) -> list[Op]:
     lhs, rhs = op.ins
-    producer = makers.get(rhs) if isinstance(rhs, Var) else None
+    producer = producers.get(rhs) if isinstance(rhs, Var) else None
     if not isinstance(producer, Leaf) or producer.name != "rev":
         return [op]
     reverse, convolve = producer.run, op.run
@@ -90,17 +90,17 @@ def _ordered(op: Leaf, _: dict[Var, Op]) -> list[Op]:
     ]
 
 
-def _transpose(op: Leaf, atom: Atom, made: Var, order: Sequence[int]) -> Leaf:
-    return _leaf(op, [atom], made, "transpose", lax.transpose_p, {"permutation": order})
+def _transpose(op: Leaf, atom: Atom, out: Var, order: Sequence[int]) -> Leaf:
+    return _leaf(op, [atom], out, "transpose", lax.transpose_p, {"permutation": order})
 
 
 def _leaf(
-    op: Leaf, ins: list[Atom], made: Var, name: str, primitive: Any, params: dict[str, Any]
+    op: Leaf, ins: list[Atom], out: Var, name: str, primitive: Any, params: dict[str, Any]
 ) -> Leaf:
     """Return an operation that replaces another one."""
     run = _jax.applying(primitive, params, ())
     return dataclasses.replace(
-        op, ins=ins, outs=[made], name=name, run=run, params=params, needs=made.axes
+        op, ins=ins, outs=[out], name=name, run=run, params=params, needs=out.axes
     )
 
 

@@ -339,7 +339,7 @@ class _Run:
 
     def _settle_length(self, journal: Journals) -> None:
         """Record the length of the data, which an iterable reveals at its end, in the journal."""
-        length = self._source.seen()
+        length = self._source.final_length()
         if length is not None and length != self._count:
             raise _other_length(journal, self._count, str(length))
         journal.flush()

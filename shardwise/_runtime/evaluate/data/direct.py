@@ -34,7 +34,7 @@ class Direct(Stream):
             span = next(self._spans, None)
             if span is None:
                 break
-            round_.append(self._put(len(round_), span, self._read_one(span)))
+            round_.append(self._put(len(round_), span, self._read_step(span)))
         return round_
 
     def release(self, steps: int) -> None:

@@ -29,12 +29,12 @@ from ..spans import Span
 from .source import Row, Source, noted
 
 _JOIN_SECONDS = 10.0
-_LEAVE_SECONDS = 1.2  # where somebody waits for the end
-_LOOK_SECONDS = 0.1  # between two looks whether somebody does
+_LEAVE_SECONDS = 1.2  # after a signal
+_LOOK_SECONDS = 0.1  # between two checks for a signal
 
 
 class Unread(Exception):
-    """The data could not be read; `error` is what its reader raised."""
+    """The data could not be read; `error` is the exception of its reader."""
 
     def __init__(self, error: BaseException) -> None:
         super().__init__(text_of(error))
@@ -123,9 +123,9 @@ class Stream:
         """Release the slots of steps whose results have been fetched."""
         self._slots.release(steps)
 
-    def _is_ready(self, wanted: range) -> bool:
-        stop = wanted.stop if self._ended_at is None else min(wanted.stop, self._ended_at)
-        return all(k in self._staged for k in range(wanted.start, stop))
+    def _is_ready(self, steps: range) -> bool:
+        stop = steps.stop if self._ended_at is None else min(steps.stop, self._ended_at)
+        return all(k in self._staged for k in range(steps.start, stop))
 
     def _stop(self, error: BaseException | None) -> None:
         with self._changed:
@@ -150,7 +150,7 @@ class Stream:
             self._slots.acquire()
             if self._stopping:
                 return
-            leaves = self._read_one(span)
+            leaves = self._read_step(span)
             rows = len(leaves[0])
             if rows:
                 self._read.put((number, Span(span.start, rows), leaves))
@@ -161,7 +161,7 @@ class Stream:
             self._ended_at = number
             self._changed.notify_all()
 
-    def _read_one(self, span: Span) -> list[Any]:
+    def _read_step(self, span: Span) -> list[Any]:
         step = f"reading step {span.start // self._batch} ({span}) from {self._source.label}"
         with self._source.reading:
             if self._source.failure is not None:

@@ -46,11 +46,11 @@ class Layout:
         self.size = self._struct.size
 
     def pack(self, tree: Any) -> jax.Array:
-        """On the device: the tree as a `uint8` vector."""
+        """Return the tree as a `uint8` vector, on the device."""
         return jnp.concatenate([_bytes(leaf) for leaf in jax.tree.leaves(tree)])
 
     def unpack(self, row: bytes) -> Any:
-        """On the host: the tree again, scalars as Python numbers and the rest as arrays."""
+        """Return the tree from a row of bytes, on the host: scalars as Python numbers."""
         fields = self._struct.unpack(row)
         leaves = [
             np.frombuffer(field, leaf.dtype).reshape(leaf.shape)
@@ -86,7 +86,7 @@ class Plan:
     layout: Layout
 
     def step(self, output: Any, valid: jax.Array) -> jax.Array:
-        """On the device: what `fn` returned, reduced to the row of bytes of this step."""
+        """Reduce the result of `fn` to the row of bytes of this step, on the device."""
         return self.layout.pack(_measured(named(output), valid))
 
     def totals(self) -> dict[str, Total]:
@@ -133,7 +133,7 @@ def _kind(name: str, metric: Any) -> Any:
 
 
 def make_plan(output: Any, batch: int) -> Plan:
-    """Plan for what `fn` returns, given as shapes for a batch of this size."""
+    """Return the plan for the result of `fn`, given as shapes for a batch of this size."""
     metrics = named(output)
     check_shapes(metrics, batch)
     valid = jax.ShapeDtypeStruct((batch,), jnp.bool_)

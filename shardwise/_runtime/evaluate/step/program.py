@@ -90,7 +90,7 @@ def _takes_mask(fn: Callable[..., Any]) -> bool:
 
 
 def plan(function: Function, batch: int, length: int | None) -> Plan:
-    """Plan for what `fn` returns for a batch of this size."""
+    """Return the plan for the result of `fn` for a batch of this size."""
     result = _remembered(function, ("plan", batch), lambda: _trace(function, batch, length is None))
     if result.objects and not function.masked and (length is None or length % batch):
         raise ShardingError(
@@ -174,7 +174,7 @@ def _hint(error: Exception, function: Function) -> str:
                 "two swapped? The order is sw.evaluate(fn, state, data)"
             )
         option = f": data={{{key!r}: ...}}, on the command line --data {key}=FILE.npy"
-        advice = f". If it is meant, name it so{option}" if isinstance(key, str) else ""
+        advice = f". To add it{option}" if isinstance(key, str) else ""
         return f"a batch has the structure of the data, which is a dict of {names}{advice}"
     failed = isinstance(error, TypeError | AttributeError) and "NoneType" in text
     if failed and _is_nothing(function.state):
@@ -204,10 +204,10 @@ def _metrics_of_twice(function: Function, batch: int) -> dict[str, Any]:
         return {}
 
 
-def compile_step(function: Function, made: Plan, lanes: Lanes, batch: int) -> Compiled:
+def compile_step(function: Function, plan: Plan, lanes: Lanes, batch: int) -> Compiled:
     """Compile the step for all lanes."""
     return _remembered(
-        function, ("step", batch, lanes), lambda: _compile(function, made, lanes, batch)
+        function, ("step", batch, lanes), lambda: _compile(function, plan, lanes, batch)
     )
 
 
@@ -245,7 +245,7 @@ def _settings() -> tuple[Any, ...]:
     )
 
 
-def _compile(function: Function, made: Plan, lanes: Lanes, batch: int) -> Compiled:
+def _compile(function: Function, plan: Plan, lanes: Lanes, batch: int) -> Compiled:
     shared, split = PartitionSpec(), PartitionSpec(lanes.axis)
 
     @functools.partial(
@@ -258,7 +258,7 @@ def _compile(function: Function, made: Plan, lanes: Lanes, batch: int) -> Compil
     )
     def shardwise_evaluate_step(arrays: list[Any], leaves: list[Any], rows: Any) -> Any:
         valid = jnp.arange(batch, dtype=jnp.int32) < rows[0]
-        return made.step(function.call(arrays, leaves, valid), valid)[None]
+        return plan.step(function.call(arrays, leaves, valid), valid)[None]
 
     total = batch * len(lanes)
     leaves = [

@@ -61,13 +61,13 @@ class _Rows:
 
     def __init__(self, lanes: Lanes) -> None:
         self._lanes = lanes
-        self._kept: tuple[Any, Any] = (None, None)
+        self._cached: tuple[Any, Any] = (None, None)
 
     def __call__(self, rows: tuple[int, ...]) -> jax.Array:
-        if self._kept[0] != rows:
+        if self._cached[0] != rows:
             array = np.array(rows + (0,) * (len(self._lanes) - len(rows)), np.int32)
-            self._kept = rows, jax.device_put(array, self._lanes.split)
-        return self._kept[1]
+            self._cached = rows, jax.device_put(array, self._lanes.split)
+        return self._cached[1]
 
 
 def _start(

@@ -149,8 +149,8 @@ def _refuse_leaves(leaves: list[tuple[Any, Any]]) -> None:
         if isinstance(leaf, np.ma.MaskedArray):
             kind = "a MaskedArray"
             remedy = (
-                "x.filled(0), with ~np.ma.getmaskarray(x) as another leaf of the batch, by which "
-                "the loss weights its values: a device knows no mask."
+                "x.filled(0), with ~np.ma.getmaskarray(x) as another leaf of the batch, which the "
+                "loss uses as weights: JAX has no masked arrays."
             )
         raise ShardingError(
             f"batch{jax.tree_util.keystr(path)} is {kind}",
@@ -174,7 +174,7 @@ def _in_list(path: Any) -> bool:
     return bool(path) and isinstance(path[-1], jax.tree_util.SequenceKey)
 
 
-def as_given(batch: Any) -> Any:
+def to_device_dtypes(batch: Any) -> Any:
     """Return the batch with device dtypes; raise for a number that does not fit."""
     if not any(map(changes, jax.tree.leaves(batch))):
         return batch
