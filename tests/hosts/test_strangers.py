@@ -14,7 +14,7 @@ import pytest
 
 from shardwise._base.errors import ShardwiseError
 from shardwise._runtime.launch import handshake
-from shardwise._runtime.launch.entry import LINES, Entry
+from shardwise._runtime.launch.entry import LINES, Listener
 from shardwise._runtime.launch.events import (
     Exited,
     Joined,
@@ -50,14 +50,14 @@ def listening(secret: bytes = SECRET):
     """An entry on a port that the kernel chooses, what it posts and what it says."""
     events, said = queue.SimpleQueue(), Said()
     job = Job((__file__,), nodes=2, coordinator=("127.0.0.1", 0), secret=secret)
-    entry = Entry(job, events, said)  # pyright: ignore[reportArgumentType]
+    entry = Listener(job, events, said)  # pyright: ignore[reportArgumentType]
     try:
         yield entry, events, said.lines
     finally:
         entry.close()
 
 
-def connect(entry: Entry) -> socket.socket:
+def connect(entry: Listener) -> socket.socket:
     return socket.create_connection(("127.0.0.1", entry.port), timeout=LIMIT)
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from ..._base.doing import doing
 from ..._base.errors import noting
-from ..._engine.lower import Pace, Value, Watch, explain_divergence, observe
+from ..._engine.lower import DivergenceWatch, Pace, Value, explain_divergence, observe
 from ..._engine.tracing import Traced, Tracing
 from ..._jax.virtual import under
 from ..._mesh import abstract
@@ -112,8 +112,8 @@ class Run:
         return lift(self.body, vast=vast, unrounded=self._unrounded)
 
     @functools.cached_property
-    def _watch(self) -> Watch:
-        return Watch(self.lifted.body.ops)
+    def _watch(self) -> DivergenceWatch:
+        return DivergenceWatch(self.lifted.body.ops)
 
     def observe(self, atoms: Sequence[Atom], lifted: bool = False) -> list[Held]:
         """Compute values of the program, or of the `lifted` one, in float64 on all devices."""

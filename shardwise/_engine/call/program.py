@@ -28,7 +28,7 @@ from ..._program import (
     walk,
 )
 from ..._program.collectives import exchange_in_a_batch, no_derivative
-from ..lower import Divergence, Pace, Watch, execute
+from ..lower import Divergence, DivergenceWatch, Pace, execute
 
 
 @contextlib.contextmanager
@@ -114,9 +114,9 @@ class SimulatedProgram:
         return self._requested  # pyright: ignore[reportReturnType]
 
     @functools.cached_property
-    def watch(self) -> Watch:
+    def watch(self) -> DivergenceWatch:
         """Return the operations in which devices may diverge."""
-        return Watch(self.body.ops)
+        return DivergenceWatch(self.body.ops)
 
     @functools.cached_property
     def avals(self) -> list[Any]:

@@ -1,7 +1,7 @@
 """The engine: a list of operations over mesh axes becomes ordinary JAX on one device."""
 
 from .deadlock import Divergence as Divergence
-from .deadlock import Watch as Watch
+from .deadlock import DivergenceWatch as DivergenceWatch
 from .deadlock import explain_divergence as explain_divergence
 from .machine import machine as machine
 from .machine import room as room

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..._mesh import Axis
 from ..._program import Lit, Op, Var
-from .deadlock import Divergence, Watch, first_of
+from .deadlock import Divergence, DivergenceWatch, first_of
 from .plan import BlockSum
 from .shards_at_once import Pace
 from .value import Value
@@ -23,7 +23,7 @@ class Context:
     far."""
 
     run: Run
-    watch: Watch
+    watch: DivergenceWatch
     pace: Pace
     coords: dict[Axis, Any] = dataclasses.field(default_factory=dict)
     divergences: list[Divergence] = dataclasses.field(default_factory=list)

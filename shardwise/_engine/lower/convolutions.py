@@ -20,23 +20,23 @@ from jax import lax
 
 from ... import _jax
 from ..._program import Atom, Body, Leaf, Op, Var, like, walk, with_bodies
-from .deadlock import Watch
+from .deadlock import DivergenceWatch
 
 Change = Callable[[Leaf, dict[Var, Op]], Sequence[Op]]
 """A function that replaces a convolution, given the operations that compute its operands."""
 
 
-def reorder_convolutions(ops: Sequence[Op], watch: Watch) -> list[Op]:
+def reorder_convolutions(ops: Sequence[Op], watch: DivergenceWatch) -> list[Op]:
     """Reorder the dimensions of convolutions, in loops and branches too."""
     return _changed(ops, watch, _ordered)
 
 
-def reverse_weights_in_place(ops: Sequence[Op], watch: Watch) -> list[Op]:
+def reverse_weights_in_place(ops: Sequence[Op], watch: DivergenceWatch) -> list[Op]:
     """Reverse the weights of convolutions where these are read, in loops and branches too."""
     return _changed(ops, watch, _reversing)
 
 
-def _changed(ops: Sequence[Op], watch: Watch, change: Change) -> list[Op]:
+def _changed(ops: Sequence[Op], watch: DivergenceWatch, change: Change) -> list[Op]:
     producers = {var: op for op in ops for var in op.outs}
     out: list[Op] = []
     for op in ops:
@@ -53,7 +53,7 @@ def _convolves(op: Op) -> TypeGuard[Leaf]:
     return isinstance(op, Leaf) and op.name == _jax.CONVOLUTION
 
 
-def _body(watch: Watch, change: Change, body: Body) -> Body:
+def _body(watch: DivergenceWatch, change: Change, body: Body) -> Body:
     return dataclasses.replace(body, ops=_changed(body.ops, watch, change))
 
 

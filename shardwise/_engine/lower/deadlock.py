@@ -42,7 +42,7 @@ def decision_axes(op: Op) -> frozenset[Axis]:
     return frozenset()
 
 
-class Watch:
+class DivergenceWatch:
     """The sites of a program, numbered, and the size of a record for all devices."""
 
     def __init__(self, ops: Sequence[Op]):

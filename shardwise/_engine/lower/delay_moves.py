@@ -17,11 +17,11 @@ from collections.abc import Iterable, Sequence
 
 from ..._program import Body, Collective, Leaf, Op, Scan, Var, is_move
 from ..._program.primitives import REDUCTIONS
-from .deadlock import Watch
+from .deadlock import DivergenceWatch
 from .plan import count_uses
 
 
-def delay_moves(ops: Sequence[Op], keep: Iterable[Var], watch: Watch) -> list[Op]:
+def delay_moves(ops: Sequence[Op], keep: Iterable[Var], watch: DivergenceWatch) -> list[Op]:
     """Move such operations after the reductions, in loops too."""
     ops = [_loop(op, watch) if isinstance(op, Scan) else op for op in ops]
     uses = count_uses(ops, keep)
@@ -35,7 +35,7 @@ def delay_moves(ops: Sequence[Op], keep: Iterable[Var], watch: Watch) -> list[Op
     return [op for op in out if id(op) not in removed]
 
 
-def _loop(op: Scan, watch: Watch) -> Scan:
+def _loop(op: Scan, watch: DivergenceWatch) -> Scan:
     if not op.meets or watch.concerns([op]):
         return op
     body = op.body

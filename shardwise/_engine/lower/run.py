@@ -28,7 +28,7 @@ from . import repeat, without_loop
 from .block_sums import sum_block
 from .context import Context, Env, read
 from .control import control
-from .deadlock import Divergence, Watch
+from .deadlock import Divergence, DivergenceWatch
 from .equation_runs import CopiedRun, split_runs
 from .loop import ShardLoop
 from .machine import on_host
@@ -41,7 +41,7 @@ from .value import Value, join, split, stacked
 
 
 def execute(
-    body: Body, args: Sequence[Any], watch: Watch, pace: Pace
+    body: Body, args: Sequence[Any], watch: DivergenceWatch, pace: Pace
 ) -> tuple[list[Any], Divergence | None]:
     """Return the results of a program, and its divergence if it can have any."""
     outs, divergence = observe(body, args, watch, pace, body.outs)
@@ -49,7 +49,7 @@ def execute(
 
 
 def observe(
-    body: Body, args: Sequence[Any], watch: Watch, pace: Pace, atoms: Sequence[Atom]
+    body: Body, args: Sequence[Any], watch: DivergenceWatch, pace: Pace, atoms: Sequence[Atom]
 ) -> tuple[list[Value], Divergence | None]:
     """Return any values of a program on all devices."""
     if on_host() and has_equal_columns(body.ops):

@@ -35,19 +35,19 @@ from ..._program import (
     primitives,
     twin,
 )
-from .deadlock import Watch
+from .deadlock import DivergenceWatch
 from .plan import block_sum, count_uses, joint_of, sums_in_blocks
 
 Results = Sequence[tuple[Atom, Var]]
 """Values of an iteration, and the outputs of the loop that stack them."""
 
 
-def split_loops(ops: Sequence[Op], watch: Watch) -> list[Op]:
+def split_loops(ops: Sequence[Op], watch: DivergenceWatch) -> list[Op]:
     """Split the loops of a list as far as that pays."""
     return [new for op in ops for new in (_loop(op, watch) if isinstance(op, Scan) else [op])]
 
 
-def _loop(op: Scan, watch: Watch) -> list[Op]:
+def _loop(op: Scan, watch: DivergenceWatch) -> list[Op]:
     if not op.meets or op.effectful or not op.length or watch.concerns([op]):
         return [op]
     inner = split_loops(op.body.ops, watch)

@@ -34,11 +34,11 @@ from ..._program import (
     annotate_loop,
     twin,
 )
-from .deadlock import Watch
+from .deadlock import DivergenceWatch
 from .plan import block_sum, count_uses, is_zero, joint_of, sums_in_blocks
 
 
-def sum_after_loops(ops: Sequence[Op], watch: Watch) -> list[Op]:
+def sum_after_loops(ops: Sequence[Op], watch: DivergenceWatch) -> list[Op]:
     """Move such sums after the loops of a list, and after the loops in them."""
     producers = {var: op for op in ops for var in op.outs}
 
@@ -48,7 +48,7 @@ def sum_after_loops(ops: Sequence[Op], watch: Watch) -> list[Op]:
     return [new for op in ops for new in news(op)]
 
 
-def _loop(op: Scan, producers: dict[Var, Op], watch: Watch) -> list[Op]:
+def _loop(op: Scan, producers: dict[Var, Op], watch: DivergenceWatch) -> list[Op]:
     if not op.meets or op.effectful or watch.concerns([op]):
         return [op]
     body = Body(op.body.ins, sum_after_loops(op.body.ops, watch), op.body.outs)

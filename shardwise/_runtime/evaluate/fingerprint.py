@@ -15,9 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from ... import _jax
-from .data.source import Source
+from .data.source import DataSource
 from .lanes import Lanes
-from .reduce.plan import Plan
+from .reduce.plan import MetricsPlan
 from .step.program import Function
 
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+|0x[0-9a-f]{6,}")
@@ -28,7 +28,7 @@ _PLURAL = ("the metrics", "the shapes of the state")
 
 
 def fingerprint(
-    function: Function, plan: Plan, source: Source, batch: int, lanes: Lanes
+    function: Function, plan: MetricsPlan, source: DataSource, batch: int, lanes: Lanes
 ) -> dict[str, str]:
     """Return everything that has to be equal for finished steps to count."""
     return {

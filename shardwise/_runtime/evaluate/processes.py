@@ -16,7 +16,7 @@ from ..._base.errors import ShardwiseError
 from ..hosts import others
 from .fingerprint import differences
 from .lanes import Lanes
-from .reduce.plan import Plan
+from .reduce.plan import MetricsPlan
 from .reduce.totals import Total
 from .spans import Span, cut
 
@@ -113,8 +113,8 @@ class Share:
         self.elsewhere = elsewhere
 
     def merge(
-        self, plan: Plan, totals: dict[str, Total], count: int, resumed: int, notes: list[str],
-        steps: list[Step], plans: Any,
+        self, plan: MetricsPlan, totals: dict[str, Total], count: int, resumed: int,
+        notes: list[str], steps: list[Step], plans: Any,
     ) -> tuple[dict[str, Total], int, int, list[str]]:  # fmt: skip
         """Return the totals of all processes, on all of them.
 

@@ -22,7 +22,7 @@ LINES = 50
 """The maximum number of reported rejections; each address and reason is reported once."""
 
 
-class Entry:
+class Listener:
     """Listens for launchers, and posts `Joined` for each launcher of this job.
 
     Args:

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..._base.errors import ShardwiseError, explain_error
 from .crew import FAILED_GRACE, Crew
-from .entry import Entry
+from .entry import Listener
 from .events import (
     Ended,
     Exited,
@@ -64,7 +64,7 @@ class Lead:
 
     def run(self) -> int:
         """Run the job to its end; return the exit code."""
-        entry = Entry(self._job, self._events, self._output) if self._job.nodes > 1 else None
+        entry = Listener(self._job, self._events, self._output) if self._job.nodes > 1 else None
         history: list[tuple[str, bool]] = []
         code = 1
         try:

@@ -14,9 +14,9 @@ from ..._base.errors import ArgumentError, ShardingError, a_type
 from ..._mesh import MeshLike
 from .nnx_variables import Kind, Variables
 from .step.gradient import Objective, reduce_gradients
-from .step.layout import Layout
+from .step.layout import BatchLayout
 from .step.optimizers import extra_arguments, updating
-from .step.part import Place
+from .step.part import BatchPart
 from .step.placement import Outputs, no_mesh
 from .step.runner import (
     Options,
@@ -171,7 +171,7 @@ class ObjectStep(TrainingStep):
 
     def _program(
         self,
-        layout: Layout,
+        layout: BatchLayout,
         padded: bool,
         kind: Kind,
         arrays: list[Any],
@@ -207,7 +207,7 @@ class ObjectStep(TrainingStep):
         return arrays, (streams, metrics)
 
     def _call_loss(self, graph: Any, wrt: Any) -> Callable[..., Any]:
-        def loss(params: Any, state: Any, batch: Any, place: Place) -> Any:
+        def loss(params: Any, state: Any, batch: Any, place: BatchPart) -> Any:
             streams = _split(state["rngs"], place)
             model = nnx.merge(graph, params, state["model"], streams, copy=True)
             output = self._loss(model, batch, *self._options.keys(place))
@@ -222,7 +222,7 @@ class ObjectStep(TrainingStep):
 _NOT_RNG = nnx.Not(nnx.RngState)
 
 
-def _split(streams: Any, place: Place) -> Any:
+def _split(streams: Any, place: BatchPart) -> Any:
     """Return the random streams for one part of the batch, each with a different key."""
 
     def split(key: Any, count: Any) -> Any:

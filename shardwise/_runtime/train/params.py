@@ -12,9 +12,9 @@ from ..._base.calls import DEVICES, public, public_methods
 from ..._base.errors import ArgumentError, ShardingError, a_type, require
 from ..._mesh import MeshLike
 from .step.gradient import Objective, reduce_gradients
-from .step.layout import Layout
+from .step.layout import BatchLayout
 from .step.optimizers import extra_arguments, updating
-from .step.part import Place
+from .step.part import BatchPart
 from .step.placement import copied, no_mesh, on_mesh
 from .step.runner import (
     Options,
@@ -288,7 +288,7 @@ class DataParallel(TrainingStep):
 
     def _program(
         self,
-        layout: Layout,
+        layout: BatchLayout,
         padded: bool,
         kind: _Kind,
         leaves: list[Any],
@@ -327,7 +327,7 @@ class DataParallel(TrainingStep):
         kind.set_output(new_structure)
         return leaves, metrics
 
-    def _call_loss(self, params: Any, collections: Any, batch: Any, place: Place) -> Any:
+    def _call_loss(self, params: Any, collections: Any, batch: Any, place: BatchPart) -> Any:
         variables = TrainState(params, None, None, collections).variables
         output = self._loss(variables, batch, *self._options.keys(place))
         if not self._mutable:

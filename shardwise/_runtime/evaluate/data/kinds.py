@@ -17,8 +17,8 @@ from .lists import array_of, leaves_of, refuse_bare
 from .mapped import mapped_file
 from .source import (
     SAMPLES,
-    Row,
-    Source,
+    DataSource,
+    ExampleLeaf,
     common_length,
     empty,
     misshapen,
@@ -33,7 +33,7 @@ ENDLESS = 1 << 48
 """A dataset of at least this length is taken for one that repeats without end."""
 
 
-class ArraySource(Source):
+class ArraySource(DataSource):
     """A tree of array-likes of one length: NumPy, `np.memmap`, zarr, h5py, jax arrays."""
 
     def __init__(self, data: Any) -> None:
@@ -43,7 +43,7 @@ class ArraySource(Source):
         names = [jax.tree_util.keystr(path) for path, _ in paths]
         self.length = common_length(names, leaves)
         self.rows = [
-            Row(name, tuple(leaf.shape[1:]), device_dtype(leaf.dtype, f"data{name}"))
+            ExampleLeaf(name, tuple(leaf.shape[1:]), device_dtype(leaf.dtype, f"data{name}"))
             for name, leaf in zip(names, leaves, strict=True)
         ]
         self._leaves = [
@@ -62,7 +62,7 @@ class ArraySource(Source):
         return [_slice(leaf, start, stop) for leaf in self._leaves]
 
 
-class ExampleSource(Source):
+class ExampleSource(DataSource):
     """A random-access dataset: `__len__` and `__getitem__`, or `__getitems__` where it has it."""
 
     def __init__(self, data: Any) -> None:
@@ -88,7 +88,7 @@ class ExampleSource(Source):
         ]
         self._dtypes = [array.dtype for array in arrays]
         self.rows = [
-            Row(name, array.shape, device_dtype(array.dtype, f"data{name} in {location}"))
+            ExampleLeaf(name, array.shape, device_dtype(array.dtype, f"data{name} in {location}"))
             for name, array in zip(names, arrays, strict=True)
         ]
 
@@ -133,7 +133,7 @@ class ExampleSource(Source):
             raise RuntimeError(f"example {index} of {self.label} raised StopIteration") from error
 
 
-class BatchSource(Source):
+class BatchSource(DataSource):
     """An iterable of batches of any sizes, split into steps.
 
     Batches are copied as they come, since an iterator may reuse its memory. They are kept until
@@ -224,7 +224,9 @@ class BatchSource(Source):
         if not self.rows:
             self.structure = structure
             self.rows = [
-                Row(name, leaf.shape[1:], device_dtype(leaf.dtype, f"data{name} in {location}"))
+                ExampleLeaf(
+                    name, leaf.shape[1:], device_dtype(leaf.dtype, f"data{name} in {location}")
+                )
                 for name, leaf in zip(names, leaves, strict=True)
             ]
         if structure != self.structure:
@@ -237,7 +239,7 @@ class BatchSource(Source):
         return leaves
 
 
-def open_source(data: Any) -> Source:
+def open_source(data: Any) -> DataSource:
     """Return the source for this kind of data.
 
     Args:
@@ -289,7 +291,7 @@ def _a_mapping(data: Mapping[Any, Any]) -> UnsupportedError:
     )
 
 
-def _open_list(data: list[Any]) -> Source:
+def _open_list(data: list[Any]) -> DataSource:
     """Return a list as a dataset of examples; raise for a list of arrays, which is ambiguous."""
     if not data:
         raise empty("an empty list")

@@ -23,7 +23,7 @@ SAMPLES = 16
 
 
 @dataclass(frozen=True)
-class Row:
+class ExampleLeaf:
     """One leaf of an example.
 
     Attributes:
@@ -49,7 +49,7 @@ class Row:
         return f"{self.dtype}{list(self.shape)}"
 
 
-class Source:
+class DataSource:
     """Examples that can be read in order.
 
     Attributes:
@@ -67,7 +67,7 @@ class Source:
     """
 
     structure: Any
-    rows: list[Row]
+    rows: list[ExampleLeaf]
     length: int | None
     label: str
     chunk: int | None = None
@@ -197,7 +197,7 @@ def _places(structure: Any) -> dict[str, str]:
     return {jax.tree_util.keystr(path): str(leaf) for path, leaf in leaves}
 
 
-def misshapen(where: str, row: Row, actual: Any, expected: Any) -> ShardingError:
+def misshapen(where: str, row: ExampleLeaf, actual: Any, expected: Any) -> ShardingError:
     shapes = isinstance(actual, tuple)
 
     def text(x: Any) -> str:

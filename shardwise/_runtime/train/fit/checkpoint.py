@@ -23,7 +23,7 @@ from ...._base.durable import Identity, Lock
 from ...._base.errors import ShardingError, ShardwiseError, require, warn
 from ...hosts import others
 from .arrays import by_name, on_host, sums_of, types_of
-from .orbax import Files, quiet
+from .orbax import CheckpointFiles, quiet
 from .record import (
     FILE,
     History,
@@ -84,7 +84,7 @@ class Checkpoints:
             self._acquire()
         self._identity = Identity(self.folder)
         try:
-            self._files = Files(self.folder, keep)
+            self._files = CheckpointFiles(self.folder, keep)
         except BaseException:
             self._lock.__exit__()
             raise

@@ -25,7 +25,7 @@ from .batches import Batches
 from .checkpoint import LEAST, Checkpoints
 from .curves import draw_curves
 from .log import Log
-from .loop import Callback, Evaluate, Loop
+from .loop import Callback, Evaluate, TrainingLoop
 from .processes import Team
 
 
@@ -147,7 +147,7 @@ class _Session:
         self._steps, self._every, self._signals, self._team = steps, every, signals, team
         self.store: Checkpoints | None = None
         self._log: Log | None = None
-        self._loop: Loop | None = None
+        self._loop: TrainingLoop | None = None
         self._row: dict[str, Any] | None = None
         self._begin: tuple[Any, Any, Batches, int] | None = None
         self._done = 0
@@ -197,7 +197,7 @@ class _Session:
     ) -> None:
         """Run the remaining steps, until a signal ends the loop."""
         assert self._begin is not None
-        loop = self._loop = Loop(
+        loop = self._loop = TrainingLoop(
             *self._begin,
             evaluate=evaluate,
             callbacks=callbacks,

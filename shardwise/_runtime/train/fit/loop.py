@@ -26,7 +26,7 @@ Evaluate = Callable[[Any], Mapping[str, Any]]
 Callback = Callable[[Row], Any]
 
 
-class Loop:
+class TrainingLoop:
     """A running training.
 
     Args:

@@ -20,7 +20,7 @@ from .record import Record, Unusable, read_record
 T = TypeVar("T")
 
 
-class Files:
+class CheckpointFiles:
     """A folder with a subfolder for each checkpoint, named after its step.
 
     Args:

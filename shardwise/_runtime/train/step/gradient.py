@@ -21,9 +21,9 @@ from jax.sharding import PartitionSpec as P
 from .... import _jax
 from ...._base.errors import ShardingError
 from .dependence import dependents, depends
-from .layout import Layout
-from .losses import Term, accumulator, read_loss
-from .part import LossOf, Place
+from .layout import BatchLayout
+from .losses import LossTerm, accumulator, read_loss
+from .part import BatchPart, LossOf
 from .row_independence import refuse_mixed_rows
 from .statistics import Statistics, keep_statistics, refuse_varying
 
@@ -56,7 +56,7 @@ class Objective:
 
 def reduce_gradients(
     objective: Objective,
-    layout: Layout,
+    layout: BatchLayout,
     params: Any,
     state: Any,
     batch: Any,
@@ -93,7 +93,7 @@ def reduce_gradients(
             local_count = count[0]
             shift = lambda: _padding_before(local_count, rows, layout)  # noqa: E731
             count = lax.axis_index(layout.axis) * layout.accumulate * rows + local_count
-        place = Place(key, number, rows, count if padded else None, shift)
+        place = BatchPart(key, number, rows, count if padded else None, shift)
         mask = number * rows + jnp.arange(rows) < count if padded else None
 
         def total(params: Any) -> Any:
@@ -178,7 +178,7 @@ def _packed_psum(tree: Any, axis: str) -> Any:
     return jax.tree.unflatten(structure, [new[k] for k in range(len(leaves))])
 
 
-def _padding_before(count: Any, rows: int, layout: Layout) -> Any:
+def _padding_before(count: Any, rows: int, layout: BatchLayout) -> Any:
     """Return how many rows of padding the devices before this one have."""
     padding = lax.all_gather(layout.accumulate * rows - count, layout.axis)
     earlier = jnp.arange(layout.devices) < lax.axis_index(layout.axis)
@@ -186,7 +186,7 @@ def _padding_before(count: Any, rows: int, layout: Layout) -> Any:
 
 
 def _refuse_trained_weights(
-    objective: Objective, params: Any, state: Any, batch: Any, place: Place, rows: int
+    objective: Objective, params: Any, state: Any, batch: Any, place: BatchPart, rows: int
 ) -> None:
     """Raise if the weights of a loss depend on the params: then they are not weights."""
 
@@ -206,7 +206,7 @@ def _refuse_trained_weights(
 
 
 def _refuse_rows_crossed(
-    objective: Objective, loss: Term, params: Any, state: Any, batch: Any, place: Place
+    objective: Objective, loss: LossTerm, params: Any, state: Any, batch: Any, place: BatchPart
 ) -> None:
     """Raise if the number of losses per row grows with the number of rows."""
     rows = place.rows
@@ -232,7 +232,7 @@ def _refuse_rows_crossed(
         )
 
 
-def _scale(loss: Term, mask: Any, params: Any, axis: str) -> Any:
+def _scale(loss: LossTerm, mask: Any, params: Any, axis: str) -> Any:
     """Return a divisor to apply before differentiating; None for the number of values.
 
     The gradient of a weighted sum can overflow or underflow in float16. So the mean over this part
@@ -267,12 +267,12 @@ def _accumulate(part_of: Any, state: Any, batch: Any, parts: int) -> Any:
 
 def _refuse_means(
     objective: Objective,
-    terms: dict[str, Term],
-    layout: Layout,
+    terms: dict[str, LossTerm],
+    layout: BatchLayout,
     params: Any,
     state: Any,
     batch: Any,
-    place: Place,
+    place: BatchPart,
 ) -> None:
     """Raise if a scalar is a mean over rows that include padding."""
 

@@ -24,7 +24,7 @@ from ...hosts.find import require_joined
 
 
 @dataclass(frozen=True)
-class Layout:
+class BatchLayout:
     """A mesh, its axis that splits the rows, and the number of parts per device."""
 
     mesh: Mesh | AbstractMesh
@@ -64,7 +64,7 @@ class Layout:
         return f"{self.devices} devices along {self.axis!r}{suffix}"
 
 
-def lay_out(mesh: MeshLike | None, axis: str | None, accumulate: int) -> Layout:
+def lay_out(mesh: MeshLike | None, axis: str | None, accumulate: int) -> BatchLayout:
     """Return the layout for the arguments of a step; without a mesh, all devices of all
     processes."""
     if mesh is None:
@@ -86,7 +86,7 @@ def lay_out(mesh: MeshLike | None, axis: str | None, accumulate: int) -> Layout:
             rule="Each device splits its rows into a positive number of parts.",
             remedy="accumulate=1 does not split them.",
         )
-    return Layout(mesh, axis or names[0], int(accumulate))
+    return BatchLayout(mesh, axis or names[0], int(accumulate))
 
 
 @functools.cache

@@ -29,9 +29,9 @@ from ...._mesh import MeshLike, check_at_once
 from ...hosts import others
 from .feed import Feed, check_feed
 from .gradient import Reduced
-from .layout import Layout, count_rows, fill_up, lay_out, to_device_dtypes
+from .layout import BatchLayout, count_rows, fill_up, lay_out, to_device_dtypes
 from .losses import accumulator
-from .part import Place
+from .part import BatchPart
 from .placement import no_mesh, put, put_rows, refuse_deleted, without_duplicates
 
 RNG = (None, "shard", "example")
@@ -84,7 +84,7 @@ class Options:
                 remedy="seed=0, or seed=jax.random.key(0)",
             )
 
-    def layout(self, mesh: MeshLike | None = None) -> Layout:
+    def layout(self, mesh: MeshLike | None = None) -> BatchLayout:
         """Return the layout on a mesh, by default the step's own."""
         return lay_out(self.mesh if mesh is None else mesh, self.axis, self.accumulate)
 
@@ -94,7 +94,7 @@ class Options:
         key = jax.random.key(seed) if _is_number(seed) else jnp.asarray(seed)
         return jax.random.fold_in(key, step)
 
-    def keys(self, place: Place) -> tuple[Any, ...]:
+    def keys(self, place: BatchPart) -> tuple[Any, ...]:
         """Return the arguments of the loss beside params and batch: the key, if it takes one."""
         if self.rng is None:
             return ()
