@@ -16,7 +16,7 @@ PYTEST = $(BIN)/python -m pytest --dist worksteal
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all cluster lint bench docs fuzz wheel probe
+.PHONY: help setup demo test test-all test-every cluster lint bench docs fuzz wheel probe
 .SECONDARY:
 
 help:  ## Show this list.
@@ -48,7 +48,10 @@ demo: $(VENV)/.ready  ## Show what shardwise is for, in a minute, the installati
 test: $(VENV)/.ready-$(EXTRAS)  ## Run the tests on WORKERS processes, in some minutes.
 	$(PYTEST) -n $(WORKERS) -m "$(MARKS)" $(ARGS)
 
-test-all:  ## The same and what is rare or long.
+test-all:  ## The same, what takes long, and some more forms, others every day.
+	$(MAKE) test EXTRAS=test MARKS="not cluster and not second and not spare"
+
+test-every:  ## All forms of all tests: an hour.
 	$(MAKE) test EXTRAS=test MARKS="not cluster and not second"
 
 cluster: $(VENV)/.ready-$(EXTRAS)  ## Tests of several processes, some of which are killed and started again.

@@ -8,7 +8,7 @@ The check is on 1, 2, 4 and 8 devices. Its time is given in units of compiling a
 program once, measured right before it, in seconds of the processor, which other programs on the machine
 do not change; the time that passed stands beside it. Each check is of a function that has not been seen
 before, as in a test suite. Then `shardwise check` of the README's first program from a cold start.
-What check sees of errors in single elements: `python -m tests.check.plant --workers 16`.
+What check sees of errors in single elements: `python -m tests.check.plant --jobs 16`.
 """  # noqa: E501
 
 from __future__ import annotations

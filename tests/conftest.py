@@ -77,3 +77,6 @@ def pytest_terminal_summary(terminalreporter):
     skipped = terminalreporter.stats.get("skipped", ())
     for line in optional.summary(str(report.longrepr[2]) for report in skipped):
         terminalreporter.write_line(line)
+    if terminalreporter.stats.get("failed"):
+        drawn = f"SHARDWISE_SAMPLE={selection.SAMPLE} SHARDWISE_DATE={selection.DATE}"
+        terminalreporter.write_line(f"The same tests again: {drawn}")

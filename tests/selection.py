@@ -1,13 +1,17 @@
-"""Which tests run when: by `make test`, by `make test-all`, and on a second version of JAX.
+"""Which tests run when: the three sizes of the suite, and the tests of a second version of JAX.
 
 `make test` runs every test, but of a test with many forms only some: `KEPT` of them, drawn by
 `SHARDWISE_SAMPLE` (0 unless set). Forms are drawn by their names, so that the tests of a file that
 are about the same program draw the same ones, and compile them once. What is left out is `rare`, as
-is what takes long and is tested in a smaller form too. `make test-all` runs all of it.
+is what takes long and is tested in a smaller form too.
+
+`make test-all` also runs what takes long, and of the forms that are left `MORE`, drawn by the date:
+day by day others. The remaining ones are `spare`, and `make test-every` runs all of them.
 """
 
 from __future__ import annotations
 
+import datetime
 import os
 import zlib
 from collections import Counter, defaultdict
@@ -20,23 +24,33 @@ FEW = 2
 """How many forms of a test always run."""
 KEPT = 0.2
 """The share of them that runs if there are more."""
+MORE = 0.1
+"""The share of the others that `make test-all` runs too."""
+DATE = os.environ.get("SHARDWISE_DATE") or datetime.date.today().isoformat()
+"""Draws those. What fails says with which date, to repeat it."""
+os.environ["SHARDWISE_DATE"] = DATE  # the workers draw the same, past midnight too
 
 LONG = (
     "tests/campaigns/test_campaigns.py::test_a_short_campaign",
+    "tests/campaigns/test_campaigns.py::test_files_in_wrong_places",
     "tests/check/test_marks.py::test_what_one_drawing_does_not_show_another_does",
     "tests/check/test_mutations.py",
     "tests/check/test_plugin.py::test_it_works_under_xdist",
     "tests/check/test_tied.py::test_a_proof_suspects_nothing_of_the_right_ring",
+    "tests/check/test_tied.py::test_a_wrong_normaliser_is_named_and_not_the_product_before_it",
     "tests/check/test_tied.py::test_the_line_where_two_shares_meet",
+    "tests/cli/test_output.py::test_nobody_who_reads_is_no_verdict[args1]",
     "tests/cli/test_settings.py::test_an_interrupt_waits_for_the_compiler",
     "tests/conformance/test_crossing.py::test_long_programs_are_not_computed_again_and_again",
     "tests/conformance/test_crossing.py::test_the_same_numbers_of_the_examples[1 at once-pipeline]",
     "tests/conformance/test_joint.py::test_scattered_sums_of_short_numbers",
     "tests/conformance/test_lowered.py::test_a_long_chain",
     "tests/conformance/test_lowered.py::test_layers_that_are_written_out_are_what_devices_do",
+    "tests/conformance/test_objects.py::test_training_updates_in_place[whole_step-Net",
     "tests/evaluate/test_evaluate_at_rest.py::TestSignals::test_a_signal_during_the_compilation",
     "tests/evaluate/test_evaluate_at_rest.py::TestSignals::test_the_command_line_ends_with_128",
     "tests/evaluate/test_evaluate_at_rest.py::test_the_memory_of_an_iterable",
+    "tests/evaluate/test_evaluate_stream.py::TestTheSameBits::test_in_processes_with_one_and_with",
     "tests/evaluate/test_evaluate_sums.py::test_a_running_float32_total_for_comparison",
     "tests/evaluate/test_evaluate_sums.py::test_very_many_values",
     "tests/evaluate/test_evaluate_weights.py::TestIntegers::test_one_large_step_of_the_largest",
@@ -49,6 +63,7 @@ LONG = (
     "tests/hosts/test_launch.py::test_a_launcher_that_is_killed_may_come_back",
     "tests/practice/test_practice_cli.py::test_verify_proves_solutions_right_and_mistakes_wrong",
     "tests/test_docs.py::test_the_page_runs_and_shows_what_it_prints[docs/check/codes.md]",
+    "tests/test_docs.py::test_the_page_runs_and_shows_what_it_prints[docs/train.md]",
     "tests/test_examples.py::test_digits_are_learnt_on_eight_devices",
     "tests/test_without_flax.py",
     "tests/train/test_at_rest.py::test_a_script_ends_with_the_signal",
@@ -110,8 +125,8 @@ ONCE = (
 )
 """Tests that say little more on a second version of JAX."""
 
-SAMPLED = ("tests/check/test_corpus.py",)
-"""Tests over many programs: every second of them runs on a second version."""
+SAMPLED = ("tests/check/", "tests/explain/", "tests/inspect/")
+"""Tests of reports: every second of them runs on a second version."""
 
 DEALT = (
     "tests/check/",
@@ -149,18 +164,17 @@ cluster`, which CI runs."""
 
 
 def mark(items: Sequence[pytest.Item]) -> None:
-    """Mark tests `once`, `second`, `cluster` or `rare`, so that `-m` can leave them out."""
+    """Mark tests, so that `-m` can leave them out."""
     dealt: Counter[str] = Counter()
     for item in items:
         for name, tests in {"once": ONCE, "cluster": CLUSTER, "rare": LONG}.items():
             if item.nodeid.startswith(tests):
                 item.add_marker(name)
-        if item.nodeid.startswith(SAMPLED) and zlib.crc32(item.nodeid.encode()) % 2:
-            item.add_marker("once")
         test, _, form = item.nodeid.partition("[")
-        if not form or item.get_closest_marker("once"):
-            continue
-        if test.startswith(DEALT) and not test.startswith(WHOLE):
+        deal = form and test.startswith(DEALT) and not test.startswith(WHOLE)
+        if test.startswith(SAMPLED) and not deal and zlib.crc32(item.nodeid.encode()) % 2:
+            item.add_marker("once")
+        if deal and not item.get_closest_marker("once"):
             item.add_marker("second" if dealt[test] % 2 else "once")
             dealt[test] += 1
     _sample([item for item in items if not item.get_closest_marker("second")])
@@ -174,11 +188,14 @@ def _sample(items: Sequence[pytest.Item]) -> None:
         if "[" in item.nodeid and not item.nodeid.startswith(ALWAYS):
             forms[item.nodeid.partition("[")[0]].append(item)
     for found in forms.values():
-        drawn = sorted(found, key=_rank)
-        for item in drawn[max(FEW, round(KEPT * len(found))) :]:
+        drawn = sorted(found, key=lambda item: _rank(item, SAMPLE))
+        left = drawn[max(FEW, round(KEPT * len(found))) :]
+        for item in left:
             item.add_marker("rare")
+        for item in sorted(left, key=lambda item: _rank(item, DATE))[round(MORE * len(left)) :]:
+            item.add_marker("spare")
 
 
-def _rank(item: pytest.Item) -> int:
+def _rank(item: pytest.Item, seed: str) -> int:
     file, _, form = item.nodeid.partition("::")
-    return zlib.crc32(f"{SAMPLE} {file} {form.partition('[')[2]}".encode())
+    return zlib.crc32(f"{seed} {file} {form.partition('[')[2]}".encode())

@@ -117,3 +117,20 @@ def test_a_program_without_shard_map_has_nothing_to_check(verb):
     assert "right on" not in str(said)
     assert "proved on" not in str(said)
     assert "sw.explain" in str(said)
+
+
+@pytest.mark.parametrize("f", [plain, jax.jit(plain), constrained, constrained_by_name])
+def test_it_is_not_run_whatever_its_size(f):
+    verdict = sw.check(f, jax.ShapeDtypeStruct((1 << 45,), np.float32), mesh={"data": [1, 4]})
+    assert str(verdict).startswith(
+        f"{f.__name__}: nothing to check: no shard_map, the compiler partitions the program"
+    )
+
+
+@pytest.mark.parametrize("f", [given_the_mesh, asking_for_the_mesh])
+def test_a_program_that_computes_with_the_sizes_of_the_mesh_is_run(f):
+    assert not sw.check(f, X, mesh={"data": [1, 4]})
+
+
+def test_with_a_reference_it_is_run():
+    assert not sw.check(plain, X, mesh=MESH, reference=lambda x: 2 * x.sum())

@@ -6,6 +6,7 @@ The rules are read off the source with `ast`, so that an import inside a functio
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass
@@ -100,13 +101,18 @@ def _broken_in(file: Path, package: Path) -> Iterator[str]:
     if part and part != "__init__" and part not in ROW_INSIDE[home]:
         yield f"{where}: {part!r} is in no row of {home}. Add it to INSIDE in tests/test_layers.py."
         return
-    tree = ast.parse(file.read_text(encoding="utf-8"))
+    tree = _parsed(file.read_text(encoding="utf-8"))
     for found in _imports(tree, parts, package):
         for sentence in _broken_by(found, home, part, package.name):
             yield f"{where}:{found.line}: {sentence}"
     if home not in TOUCHES_INTERNALS:
         for name, line in (*_internals(tree), *_locals(tree, home)):
             yield f"{where}:{line}: only _jax touches {name}; add what is needed there."
+
+
+@functools.cache
+def _parsed(text: str) -> ast.Module:
+    return ast.parse(text)
 
 
 def _broken_by(found: Import, home: str, part: str, root: str) -> Iterator[str]:
@@ -178,7 +184,7 @@ def _lazy_nodes(tree: ast.Module) -> set[ast.AST]:
 def _typed_nodes(tree: ast.Module) -> set[ast.AST]:
     """What never runs: bodies of `if TYPE_CHECKING`."""
     return _within(
-        tree, lambda node: isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+        tree, lambda node: isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
     )
 
 
@@ -215,7 +221,7 @@ def _imported(file: Path, package: Path, files: Container[str]) -> Iterator[str]
     """The modules of the package that a file imports; a name of a package that is none is the
     package's own."""
     parts = file.relative_to(package).with_suffix("").parts
-    tree = ast.parse(file.read_text(encoding="utf-8"))
+    tree = _parsed(file.read_text(encoding="utf-8"))
     typed = _typed_nodes(tree)
     for node in ast.walk(tree):
         if node in typed:
@@ -246,8 +252,8 @@ def _internals(tree: ast.Module) -> Iterator[tuple[str, int]]:
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             names = [f"{node.module}.{alias.name}" for alias in node.names]
-        elif isinstance(node, ast.Attribute) and ast.unparse(node) in INTERNALS:
-            names = [ast.unparse(node)]
+        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            names = [f"{node.value.id}.{node.attr}"]
         else:
             continue
         for internal in INTERNALS:

@@ -58,6 +58,31 @@ def test_a_share_of_many_forms_is_drawn_and_the_same_ones_for_each_test_of_a_fil
     assert left[0] == left[1]
 
 
+def test_of_the_forms_that_are_left_others_are_drawn_every_day(monkeypatch):
+    forms = [f"tests/test_x.py::test_a[{k}]" for k in range(100)]
+    drawn = []
+    for date in ("2026-01-01", "2026-01-02", "2026-01-02"):
+        monkeypatch.setattr(selection, "DATE", date)
+        items = marked(forms)
+        assert all("rare" in item.marks for item in items if "spare" in item.marks)
+        drawn.append([item.nodeid for item in items if item.marks == ["rare"]])
+    assert drawn[0] != drawn[1] == drawn[2]
+    assert len(drawn[0]) == selection.MORE * (100 - selection.KEPT * 100)
+
+
+def test_every_test_runs_on_the_first_version_of_jax():
+    """In one of the three sizes; the forms of the second version are others of the same tests."""
+    files = ("tests/check/test_x.py", "tests/explain/test_x.py", "tests/test_primitives.py")
+    for file in files:
+        (alone,) = marked([f"{file}::test_a"])
+        assert not {"second", "rare"} & set(alone.marks)
+        forms = marked(f"{file}::test_b[{k}]" for k in range(20))
+        first = [item for item in forms if "second" not in item.marks]
+        second = [item for item in forms if "once" not in item.marks]
+        assert len(first) >= 10
+        assert {id(item) for item in first} | {id(item) for item in second} == set(map(id, forms))
+
+
 def test_few_forms_and_what_has_none_are_all_run():
     few = [f"tests/test_x.py::test_a[{k}]" for k in range(selection.FEW)]
     assert not any(item.marks for item in marked([*few, "tests/test_x.py::test_b"]))

@@ -1,7 +1,8 @@
 """Local variables of JAX's functions, read from the traceback of an error.
 
 JAX's messages often omit the axis, mesh or function they are about, which the frames in the
-traceback have in local variables. No other module depends on the names of those variables.
+traceback have in local variables. No other module depends on the names of those variables. Only
+frames between our call and the error are given, and only those of JAX's functions are read.
 """
 
 from __future__ import annotations
@@ -42,13 +43,13 @@ def collective_called(frames: Iterable[FrameType]) -> CollectiveCall | None:
 
 def groups_given(frame: FrameType) -> Any:
     """Return the `axis_index_groups` passed to a function of JAX, if any."""
-    return frame.f_locals.get("axis_index_groups")
+    return frame.f_locals.get("axis_index_groups") if is_own(_file(frame)) else None
 
 
 def vmap_axes(frames: Iterable[FrameType]) -> set[Any]:
     """Return the names of the axes of the `vmap`s that an error passed through."""
     calls = (frame for frame in frames if frame.f_code.co_name == "vmap_f")
-    return {frame.f_locals.get("axis_name") for frame in calls}
+    return {frame.f_locals.get("axis_name") for frame in calls if is_own(_file(frame))}
 
 
 def axis_named(frames: Iterable[FrameType]) -> str | None:
@@ -63,8 +64,8 @@ def axis_named(frames: Iterable[FrameType]) -> str | None:
 
 
 def mesh_named(frames: Iterable[FrameType]) -> Mesh | AbstractMesh | None:
-    """Return the mesh of the innermost frame that has one."""
-    meshes = [frame.f_locals.get("mesh") for frame in frames]
+    """Return the mesh of the innermost function of JAX that has one."""
+    meshes = [frame.f_locals.get("mesh") for frame in frames if is_own(_file(frame))]
     return next((m for m in reversed(meshes) if isinstance(m, Mesh | AbstractMesh)), None)
 
 

@@ -1,7 +1,6 @@
 """Abstract interpretation of sharded programs: the relation of each value to the whole."""
 
 from .compare import Gap as Gap
-from .compare import below as below
 from .compare import equal as equal
 from .compare import gaps as gaps
 from .devices import speaks_of as speaks_of
@@ -24,6 +23,7 @@ from .relate import same_reading as same_reading
 from .rules import table as table
 from .term import Coef as Coef
 from .term import Left as Left
+from .term import below as below
 from .term import late as late
 from .term import within as within
 from .turns import same_in_turns as same_in_turns

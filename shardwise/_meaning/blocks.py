@@ -10,9 +10,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable
 
-from .compare import below
 from .indexing import CHANGED, ELEMENTWISE, rows_of
-from .term import Term
+from .term import Term, below
 
 Cuts = frozenset[int]
 NONE: Cuts = frozenset()

@@ -154,29 +154,15 @@ def mistakes_in(w: Notes, t: Term) -> Iterator[Mistake]:
     seen: set[Term] = set()
     open_ = [t] if w.mistakes else []
     while open_:
-        for term in below(open_.pop(), seen):
+        for term in T.below(open_.pop(), seen):
             if term in w.mistakes:
                 yield w.mistakes[term]
                 open_ += w.mistakes[term].made_of
 
 
-def below(t: Term, seen: set[Term] | None = None) -> Iterator[Term]:
-    """Yield a term and all its subterms, each once, except those in `seen`."""
-    seen = set() if seen is None else seen
-    stack = [] if t in seen else [t]
-    seen.add(t)
-    while stack:
-        top = stack.pop()
-        yield top
-        for _, kid in top.kids:
-            if kid not in seen:
-                seen.add(kid)
-                stack.append(kid)
-
-
 def _filled_up(w: Notes, t: Term) -> tuple[int, int] | None:
     """Return the rows of an argument and those it is padded to, where it is not on one device."""
-    for term in below(t):
+    for term in T.below(t):
         if T.of(term.op).moves not in ("lookup", "pad", "join") or w.known(term):
             continue
         for _, kid in term.kids:
@@ -187,7 +173,7 @@ def _filled_up(w: Notes, t: Term) -> tuple[int, int] | None:
 
 
 def _first_stray(w: Notes, terms: Iterable[Term]) -> Op | None:
-    strays = [w.strays[term] for t in terms for term in below(t) if term in w.strays]
+    strays = [w.strays[term] for t in terms for term in T.below(t) if term in w.strays]
     return min(strays, key=lambda stray: stray[0])[1] if strays else None
 
 

@@ -24,6 +24,7 @@ from .elementwise import (
 )
 from .notes import Notes
 from .rules import frozen, rule, shifted
+from .skipped import refuse_skipped
 from .value import (
     Dim,
     Unknown,
@@ -70,6 +71,8 @@ def other_reductions(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     if op.name in TRUTHS and op.outs[0].dtype == jnp.bool_:
         return reductions(w, dataclasses.replace(op, name=TRUTHS[op.name]), ins)
     refuse_debts(op.name, ins)
+    if op.name.startswith("arg"):
+        refuse_skipped(w, op.name, [ins[0].term])
     along = op.params["axes"]
     v = whole_along(ins[0], along)
     dims = tuple(dim for d, dim in enumerate(v.dims) if d not in along)
@@ -120,6 +123,7 @@ def transforms(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
 def sorts(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     """Sort along a dimension that every device has whole."""
     refuse_debts("sorting", ins)
+    refuse_skipped(w, "sorting", (v.term for v in ins[: op.params["num_keys"]]))
     d = op.params["dimension"]
     ins = [whole_along(v, [d]) for v in ins]
     ins = align(ins, w.known)
@@ -141,6 +145,7 @@ DIMENSIONS = ("axis", "reduction_dimension")
 def largest(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     """Return the largest elements along a dimension that every device has whole."""
     refuse_debts(op.name, ins)
+    refuse_skipped(w, op.name, [ins[0].term])
     last = op.params.get("reduction_dimension", -1)
     d = op.params.get("axis", last) % len(ins[0].dims)
     v = whole_along(ins[0], [d])

@@ -23,6 +23,7 @@ from .masked import looked_up
 from .notes import Notes
 from .positions import as_positions
 from .rules import frozen, rule
+from .skipped import refuse_skipped, tests_nan
 from .term import Scaled
 from .value import Unknown, Value, owing
 
@@ -277,7 +278,8 @@ def comparisons(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
         return [like.having(T.elementwise(name, (), terms, shape))]
     inexact = jnp.issubdtype(dtype, jnp.inexact)
     if inexact:
-        not_skipped(w, op, ins)
+        asks_nan = terms[0] == terms[1] or any(tests_nan(t) for _, t in terms if w.skipping)
+        refuse_skipped(w, name, (t for _, t in terms), asks_nan)
         if all(finite.may_be_nan(t) for _, t in terms):
             return [like.having(_as_given(name, terms))]
     (a, s), (b, t) = terms
@@ -304,12 +306,6 @@ def _as_given(name: str, terms: list[Scaled]) -> Scaled:
     if a < 0:
         name = primitives.of(name).mirror
     return T.elementwise(name, FLOATING, [(1, s), (T.over(b, a), t)], shape)
-
-
-def not_skipped(w: Notes, op: Leaf, ins: list[Value]) -> None:
-    """Raise `Unknown` for a maximum over devices, which drops NaN of some devices."""
-    if any(T.core(v.term) in w.skipping for v in ins):
-        raise Unknown(f"{op.name} of a maximum over devices, which skips NaN as on one device none")
 
 
 @rule("real", "imag", "conj", needs=RING)
@@ -339,8 +335,8 @@ def pointwise(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
 def by_element(w: Notes, op: Leaf, ins: list[Value], name: str) -> list[Value]:
     """Apply the elementwise function `name`."""
     refuse_debts(name, ins)
-    if name == "is_finite":
-        not_skipped(w, op, ins)
+    if name in ("is_finite", "nonzero"):
+        refuse_skipped(w, name, (v.term for v in ins), name == "is_finite")
     terms, like = combined(w, ins)
     row = T.of(name)
     if row.commutes:

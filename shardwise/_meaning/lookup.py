@@ -12,8 +12,6 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import jax.numpy as jnp
-
 from .._mesh import Axis
 from .._program import Leaf
 from . import term as T
@@ -91,7 +89,7 @@ def gathers(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     dims = tuple(next(windows) if d in numbers.offset_dims else next(rows) for d in range(rank))
     shape = whole_shape(dims, hidden)
     mode, fill = str(op.params["mode"]), op.params.get("fill_value")
-    fills = _fills(op, mode, fill)
+    fills = _fills(mode, fill)
     if fills and any(kind == "sum" for _, kind in x.owed):
         raise Unknown("a share is looked up, with a number in the place of what is not there")
     if not x.coef and not fills:
@@ -177,11 +175,12 @@ def _without(numbers: Any, gone: Sequence[int], also: Sequence[int]) -> Any:
     return numbers._replace(**{key: left(key, old) for key, old in numbers._asdict().items()})
 
 
-def _fills(op: Leaf, mode: str, fill: Any) -> bool:
-    """Return whether a lookup outside of the array gives a number other than zero."""
-    if "FILL" not in mode:
-        return False
-    return not jnp.issubdtype(op.outs[0].dtype, jnp.inexact) if fill is None else bool(fill)
+def _fills(mode: str, fill: Any) -> bool:
+    """Return whether a lookup outside of the array gives a number other than zero.
+
+    None is NaN, or the smallest signed or the largest unsigned integer.
+    """
+    return "FILL" in mode and (fill is None or bool(fill))
 
 
 @rule("scatter-add", needs=RING, positions=(1, 2))

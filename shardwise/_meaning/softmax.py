@@ -24,7 +24,6 @@ import numpy as np
 from . import finite
 from . import term as T
 from .blocks import Seams
-from .compare import below
 from .elementwise import choose
 from .evaluate import LARGE, numbers
 from .factors import Factors, factors, largest, moved, ordered, positive, quotient_of, same_along
@@ -321,7 +320,7 @@ def equal_in_blocks(a: Value, b: Value) -> bool:
     """Return whether two results are the same, block by block, in the normal form."""
     if not (a.plain and b.plain) or a.term.shape != b.term.shape:
         return False
-    if sum(1 for _ in zip(range(DEEP), below(a.term), strict=False)) == DEEP:
+    if sum(1 for _ in zip(range(DEEP), T.below(a.term), strict=False)) == DEEP:
         return False
     seams = Seams([a.term, b.term])
     rows = [seams.pieces([(a.term, d), (b.term, d)], size) for d, size in enumerate(a.term.shape)]

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .compare import below, equal
+from .compare import equal
 from .pieces import equal_in_pieces
-from .term import Left, Scaled, Term
+from .term import Left, Scaled, Term, below
 from .value import Value, whole
 from .ways import WAYS, Way, same
 

@@ -151,7 +151,7 @@ def hidden_sizes(axes: Iterable[Axis]) -> Shape:
     return tuple(axis.size for axis in axes)
 
 
-def whole_shape(dims: Dims, hidden: Iterable[Axis] = ()) -> Shape:
+def whole_shape(dims: Iterable[Dim], hidden: Iterable[Axis] = ()) -> Shape:
     """Return the shape of the term of a value that is cut by `dims`."""
     return (*hidden_sizes(hidden), *map(whole_size, dims))
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from .compare import MIXES, below
-from .term import LINEAR, Term
+from .compare import MIXES
+from .term import LINEAR, Term, below
 
 ALL = {"sum", "concatenate", "scatter_add", "add_rows"}
 """Operations that are zero only if all of their operands are."""

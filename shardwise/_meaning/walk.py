@@ -157,7 +157,8 @@ class Walk(Notes):
         ins = [with_hidden(v, axes) for v in ins]
         lead = hidden_sizes(axes)
         kids = [v.scaled for v in ins]
-        name = f"{op.name} on each device" if axes else op.name
+        # Not the name of the operation alone: the rules' terms have other parameters and laws.
+        name = f"{op.name} on each device"
         params = (frozen(op.params), tuple(str(dtype_of(atom)) for atom in op.ins), lead)
         return [
             Value(

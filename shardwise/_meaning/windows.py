@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from .._program import Leaf
 from . import term as T
-from .algebra import ANY, RING
+from .algebra import ANY, ORDER, RING
 from .contract import meet, part_ways
 from .elementwise import check_product, not_dropped, only_sums, refuse_debts, share_words
 from .notes import Notes
@@ -24,6 +24,7 @@ from .value import (
     Unknown,
     Value,
     axes_in,
+    read_as,
     tidy_dim,
     uncut,
     whole_along,
@@ -173,3 +174,31 @@ def windows(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
         return [v.having(T.linear(op.name, params, v.scaled, shape), dims=dims)]
     kids = [v.scaled, *(operand.scaled for operand in rest)]
     return [v.having(T.function(op.name, params, kids, shape), dims=dims)]
+
+
+@rule("select_and_scatter_add", needs=ORDER)
+def backward_windows(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
+    """Add numbers, or shares, to the largest element of each window: the gradient of pooling.
+
+    The windows are those of the second operand, so the first is split as their results are.
+    """
+    source, v = ins
+    refuse_debts(op.name, [v])
+    only_sums(op.name, source)
+    p = op.params
+    settings = (p["window_dimensions"], p["window_strides"], p["padding"])
+    by_dim = {d: Window(*slide) for d, slide in enumerate(zip(*settings, strict=True))}
+    along = {d: window for d, window in by_dim.items() if window != Window(1)}
+    v = _aligned(v, along)
+    after = dict(zip(along, _after(v, along, [source.local[d] for d in along]), strict=True))
+    source = read_as(source, tuple(after.get(d, dim) for d, dim in enumerate(v.dims)))
+    hidden = sorted({*source.hidden, *v.hidden})
+    if axes_in(v.dims) & {*hidden} or source.debts & v.axes:
+        raise Unknown(f"{op.name} of operands that are split in two ways")
+    source, v = with_hidden(source, hidden), with_hidden(v, hidden)
+    if not source.coef:
+        return [source.having(T.zero(v.term.shape), dims=v.dims)]
+    params = frozen({key: str(value) for key, value in p.items()})
+    kids = ((1, source.term), (1, v.term) if v.coef > 0 else v.scaled)
+    term = T.make(op.name, params, kids, whole_shape(v.dims, hidden))
+    return [source.having((source.coef, term), dims=v.dims)]

@@ -16,6 +16,9 @@ from . import compare
 from .exercise import Exercise
 from .sandbox.host import Ran
 
+REFUSED = "may differ between devices along"
+"""How an error says that results differ for which `out_specs` promise one value."""
+
 ERRORS: tuple[tuple[str, str], ...] = (
     (r"^DeadlockError\b", "deadlock"),
     (
@@ -43,7 +46,7 @@ ERRORS: tuple[tuple[str, str], ...] = (
     (r"does not match the specs of the input", "explicit-mesh"),
     (
         r"which implies that the corresponding output value is replicated"
-        r"|can't be statically inferred|replicated across mesh ax|may differ between devices along",
+        rf"|can't be statically inferred|replicated across mesh ax|{REFUSED}",
         "missing-reduction",
     ),
     (

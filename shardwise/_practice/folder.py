@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 import os
 from collections.abc import Sequence
@@ -208,21 +207,13 @@ def about_hints(exercise: Exercise) -> str:
     )
 
 
-@dataclasses.dataclass(frozen=True)
-class Stamp:
-    """The modification time and the size of a file."""
-
-    time: int
-    size: int
-
-
-def stamp(file: Path) -> Stamp | None:
-    """Return the current stamp of a file; None if there is no file."""
+def stamp(file: Path) -> tuple[int, int] | None:
+    """Return the modification time and the size of a file; None if there is no file."""
     try:
         found = file.stat()
     except OSError:
         return None
-    return Stamp(found.st_mtime_ns, found.st_size)
+    return found.st_mtime_ns, found.st_size
 
 
 def _is_empty(file: Path) -> bool:

@@ -250,7 +250,7 @@ class _Making:
 
     def _wrong(self, runs: tuple[Run, ...], name: str, reason: str, number: int) -> Judgement:
         pitfall = self.exercise.pitfall(name)
-        refused = "replicated across mesh ax" in reason
+        refused = diagnose.REFUSED in reason
         spread = any(_facts(ran).get("shard_maps") for ran in self.ran) or refused
         worth = self.judge.look and _worth_a_look(name) and (spread or self.exercise.form == "mesh")
         looked = self._look(runs, refused) if worth else None

@@ -8,7 +8,7 @@ from typing import Any
 
 from .._base.errors import ShardwiseError
 from .exercise import Exercise
-from .folder import Folder, Stamp, stamp
+from .folder import Folder, stamp
 from .judge import Judge, read
 from .sandbox.host import Limits
 from .verdict import NOT_RUN, Judgement
@@ -21,7 +21,7 @@ class Workshop:
         self.folder = folder
         self.judge = Judge(limits, confirming="never")  # learners have no reason to cheat here
         self.verdicts: dict[str, Judgement] = {}
-        self._seen: dict[str, Stamp | None] = self._look()
+        self._seen: dict[str, Any] = self._look()
 
     def __enter__(self) -> Workshop:
         self.judge.__enter__()
@@ -30,7 +30,7 @@ class Workshop:
     def __exit__(self, *_: Any) -> None:
         self.judge.__exit__()
 
-    def _look(self) -> dict[str, Stamp | None]:
+    def _look(self) -> dict[str, Any]:
         return {one.name: stamp(self.folder.file(one)) for one in self.folder.exercises}
 
     def changed(self) -> list[Exercise]:

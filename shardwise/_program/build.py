@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 from jax import lax
 
 from .. import _jax
@@ -319,7 +320,7 @@ class _Walk:
         parts = split_reduced_operands(self, eqn, name, ins)
         if parts is None:
             raise self.unsupported(eqn, f"{name} with an unreduced operand or result")
-        params = {k: None if k in PLACE_PARAMS else v for k, v in eqn.params.items()}
+        params = {k: None if k in PLACE_PARAMS else _plain(v) for k, v in eqn.params.items()}
         run = _jax.applying(eqn.primitive, params, eqn.effects)
         effect = bool(eqn.effects)
         outs = self.add(eqn, Leaf(parts, outs_of(eqn), name, run, params, effect))
@@ -359,6 +360,13 @@ class _Walk:
 def _constants(jaxpr: _jax.Open) -> dict[Any, Atom]:
     """Return the constants that a jaxpr contains."""
     return {v: Lit(_jax.untyped(c)) for v, c in zip(jaxpr.constvars, jaxpr.consts, strict=True)}
+
+
+def _plain(value: Any) -> Any:
+    """Return a parameter with Python's integers instead of NumPy's, which overflow."""
+    if isinstance(value, np.integer):
+        return int(value)
+    return tuple(map(_plain, value)) if type(value) is tuple else value
 
 
 def _barrier(x: Any) -> list[Any]:

@@ -1,6 +1,6 @@
 """How many wrong programs get a fix, and whether the fixes are right on real devices.
 
-    python -m tests.check.fixes [--workers N] [--mutants N] [--journal FILE] [FILE.py ...]
+    python -m tests.check.fixes [--jobs N] [--mutants N] [--journal FILE] [FILE.py ...]
 
 Programs: the corpus, N mutants of the gallery, and the cases of the files named. A fix is applied
 to a copy of the source, the copy is executed, and its results on real (virtual CPU) devices are
@@ -15,6 +15,7 @@ import concurrent.futures
 import concurrent.futures.process
 import copy
 import dataclasses
+import difflib
 import functools
 import importlib.util
 import json
@@ -129,12 +130,7 @@ def of_mutant(number: int) -> Outcome:
     from . import mutate
 
     mutant = all_mutants()[number]
-    tree = copy.deepcopy(mutate.parse(mutant.example))
-    old = list(ast.walk(tree))[mutant.number]
-    tree = mutate._Replace(old, mutant.change(copy.deepcopy(old))).visit(tree)
-    if not mutant.checked:
-        tree = mutate._Unchecked().visit(tree)
-    text = ast.unparse(ast.fix_missing_locations(tree))
+    text, lines = mutated(mutant)
     module, _ = mutate.original(mutant.example)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, f"{mutant.example}_mutant.py")
@@ -156,10 +152,28 @@ def of_mutant(number: int) -> Outcome:
 
         try:
             return outcome(
-                str(mutant), changed.step, args, sizes, edited, set(), reference=module.reference
+                str(mutant), changed.step, args, sizes, edited, lines, reference=module.reference
             )
         except Exception as error:
             return Outcome(f"{mutant} (could not be checked: {type(error).__name__})")
+
+
+def mutated(mutant: Any) -> tuple[str, set[int]]:
+    """Return the source of a mutant, and the lines that differ from the program's."""
+    from shardwise._analysis.fixes.source import Edit, Source
+
+    from . import mutate
+
+    file = mutate.EXAMPLES / f"{mutant.example}.py"
+    source = Source(str(file), file.read_text())
+    nodes = [*ast.walk(source.tree)]
+    old: Any = nodes[mutant.number]
+    edits = [source.replace(old, ast.unparse(mutant.change(copy.deepcopy(old))))]
+    for node in nodes if not mutant.checked else ():
+        if isinstance(node, ast.Call) and mutate._name(node) == "shard_map":
+            end = source.span(node)[1] - 1
+            edits.append(Edit(end, end, ", check_vma=False"))
+    return source.applied(edits), {*range(old.lineno, old.end_lineno + 1)}
 
 
 @functools.cache
@@ -181,7 +195,22 @@ def of_file(path: str) -> Outcome:
             again.write_text(text)
             return getattr(load(again), f.__name__)
 
-    return outcome(path, f, tuple(args), case.mesh, edited, set(), **case.options)
+    lines = _lines_unlike(Path(path), Path(path).with_name("good.py"))
+    return outcome(path, f, tuple(args), case.mesh, edited, lines, **case.options)
+
+
+def _lines_unlike(file: Path, good: Path) -> set[int]:
+    """Return the lines of a file at which it differs from the right program beside it."""
+    if not good.exists():
+        return set()
+    texts = [each.read_text().partition("if __name__")[0].splitlines() for each in (good, file)]
+    changes = difflib.SequenceMatcher(None, *texts, autojunk=False).get_opcodes()
+    return {
+        line + 1
+        for kind, _, _, start, end in changes
+        if kind != "equal"
+        for line in range(start, max(end, start + 1))
+    }
 
 
 def load(file: Path) -> types.ModuleType:
@@ -242,7 +271,7 @@ def main() -> int:
     """Print an outcome for each program, and the sums; 1 if a fix is wrong."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("files", nargs="*", help="files with cases, besides corpus and mutants")
-    parser.add_argument("--workers", type=int, default=2, help="processes (2)")
+    parser.add_argument("--jobs", type=int, default=2, help="processes (2)")
     parser.add_argument("--mutants", type=int, default=50, help="mutants that change a result (50)")
     parser.add_argument("--no-corpus", action="store_true", help="leave the corpus out")
     parser.add_argument("--journal", help="outcomes are kept here; those in it are not repeated")
@@ -262,7 +291,7 @@ def main() -> int:
     for judge, one in [*kept.values()]:
         if not one.name.endswith(")"):
             sums.setdefault(judge, []).append(one)
-    for judge, given, one in _outcomes(jobs, asked.workers):
+    for judge, given, one in _outcomes(jobs, asked.jobs):
         if asked.journal:
             row = {"judge": judge, "given": given, **dataclasses.asdict(one)}
             with Path(asked.journal).open("a") as file:

@@ -69,9 +69,7 @@ def test_a_gradient_is_explained_by_what_the_loss_hides(mesh):
     assert finding.leaf == "result[1]['bo']"
 
 
-def test_by_numbers_too():
-    """A reference leaves numbers alone to say whose factor it is."""
-
+def test_with_a_reference_too():
     def body(x):
         return lax.psum(lax.pmean(x.sum(), "dp") * lax.axis_size("dp"), "tp")
 
@@ -80,7 +78,7 @@ def test_by_numbers_too():
 
     verdict = sw.check(program, X, mesh=EQUAL, reference=lambda x: x.sum())
     (finding,) = (one for one in verdict.findings if one.code == "SW401")
-    assert "4 times too large, the size of 'tp'" in finding.message
+    assert "4 times what it is on one device: it is summed over 'tp'" in finding.message
     assert "autodiff" not in str(verdict)
     assert "leave the sum out" in finding.remedy
 

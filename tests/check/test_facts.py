@@ -15,7 +15,7 @@ from flax import nnx
 from jax import P
 
 import shardwise as sw
-from tests.support import real_mesh
+from tests.support import normal, real_mesh
 
 from .marks import line_of
 
@@ -160,7 +160,7 @@ NNX_CELLS = {
 }
 
 NNX_MESH = {"data": [1, 4]}
-DATA = jnp.sin(jnp.arange(24.0)).reshape(8, 3), jnp.cos(jnp.arange(16.0)).reshape(8, 2)
+DATA = jnp.asarray(normal(8, 3)), jnp.asarray(normal(8, 2))
 
 nnx_cells = pytest.mark.parametrize(
     ("body", "check_vma"),

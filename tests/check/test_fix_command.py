@@ -11,31 +11,35 @@ import textwrap
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 import shardwise as sw
 from shardwise._analysis.fixes.source import Source
+from shardwise._cli import app
 
 from .test_fixes import PROGRAM
 
 
-def shardwise(*words, cwd):
-    command = [sys.executable, "-m", "shardwise", "check", *words]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
+def shardwise(*words):
+    return CliRunner().invoke(app, ["check", *words], prog_name="shardwise")
 
 
 @pytest.fixture
-def file(tmp_path):
+def file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     path = tmp_path / "mean.py"
     path.write_text(textwrap.dedent(PROGRAM).lstrip())
     return path
 
 
 def test_diff_prints_a_patch_and_fix_applies_it(file):
-    printed = shardwise("mean.py", "--diff", cwd=file.parent)
-    assert printed.returncode == 1, printed.stderr
+    printed = shardwise("mean.py", "--diff")
+    assert printed.exit_code == 1, printed.stderr
     assert printed.stdout.startswith("--- mean.py\n+++ mean.py\n@@ ")
     assert "psum" in file.read_text()
-    applied = shardwise("mean.py", "--fix", cwd=file.parent)
+    # What was fixed is checked by another process.
+    command = [sys.executable, "-m", "shardwise", "check", "mean.py", "--fix"]
+    applied = subprocess.run(command, capture_output=True, text=True)
     assert applied.returncode == 0, applied.stdout + applied.stderr
     assert "mean.py: fixed (proved): use pmean instead of psum" in applied.stdout
     assert "1 case, right" in applied.stdout
@@ -81,7 +85,7 @@ def test_a_patch_applies_and_a_fix_keeps_the_form_of_the_file(form, tmp_path):
 
 
 def test_sarif_carries_the_fix(file):
-    printed = shardwise("mean.py", "--format", "sarif", cwd=file.parent)
+    printed = shardwise("mean.py", "--format", "sarif")
     result = json.loads(printed.stdout)["runs"][0]["results"][0]
     (fix,) = result["fixes"]
     assert fix["description"]["text"] == "use pmean instead of psum"

@@ -120,9 +120,9 @@ class TestRule:
         assert all(OLD[code] == fault.code for fault in FAULTS.values() for code in fault.old)
 
     def test_a_page(self):
-        shown = run("rule", "sw103")
+        shown = run("rule", "sw108")
         assert shown.exit_code == ExitCode.OK
-        assert shown.stdout.startswith("# SW103: a mean of unequal means\n\n**")
+        assert shown.stdout.startswith("# SW108: a different shape, dtype or structure\n\n**")
         assert "```python" in shown.stdout
         assert "## SW106" not in shown.stdout
 

@@ -17,6 +17,7 @@ import shardwise as sw
 from shardwise._analysis.compiler import worker
 
 from ..explain.support import shaped
+from ..patience import HANGS
 
 
 def explained(**more):
@@ -89,7 +90,7 @@ def test_it_ends_with_the_process_that_started_it(end):
         [sys.executable, "-c", CALLER.format(end=end)], capture_output=True, text=True, check=False
     )
     pid = int(done.stdout.strip())
-    until = time.monotonic() + 20
+    until = time.monotonic() + HANGS
     while _runs(pid) and time.monotonic() < until:
         time.sleep(0.05)
     assert not _runs(pid)

@@ -19,8 +19,8 @@ from . import record
 from .processes import adopt_orphans, end_all, send
 
 STARTS = re.compile(
-    r"subprocess|apart\.|multiprocessing|threading|signal\.|time\.sleep|monotonic|launch\(|"
-    r"Judge\(|Limits\(|ThreadPool|forkserver|socket|Workshop|watch"
+    r"subprocess|apart\.|multiprocessing|threading|signal\.|time\.sleep|monotonic|launch\(|HANGS|"
+    r"\bjudge\b|Judge\(|Limits\(|ThreadPool|forkserver|socket|Workshop|watch|alarm|notebook"
 )
 """What a file has that starts a process, a timer or a limit."""
 

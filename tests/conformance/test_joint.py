@@ -13,10 +13,10 @@ from jax.sharding import PartitionSpec as P
 import shardwise as sw
 from shardwise._jax import sums
 
-from ..support import assert_same, normal, real_mesh
+from ..support import assert_same, integers, normal, real_mesh
 
 WORDS = 40
-IDS = jax.random.randint(jax.random.key(5), (16, 6), 0, WORDS)
+IDS = jnp.asarray(integers(16, 6, low=0, high=WORDS))
 WEIGHTS = normal(WORDS, 8)
 
 

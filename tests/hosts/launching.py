@@ -17,6 +17,14 @@ from ..patience import HANGS
 
 LIMIT = HANGS
 
+PATIENT = f"""
+from shardwise._runtime.launch import entry, wire
+entry.SILENCE = wire.SILENCE = {HANGS}
+from shardwise._cli import main
+main()
+"""
+"""A launcher that takes no other for gone because the machine is slow."""
+
 
 def script(folder: Path, text: str, name: str = "script.py") -> Path:
     """A script in a folder."""
@@ -29,13 +37,12 @@ def script(folder: Path, text: str, name: str = "script.py") -> Path:
 def launched(*arguments: object, **env: str) -> Iterator[subprocess.Popen[str]]:
     """A launcher under way; killed at the end if it is still there, and its keeper cleans up."""
     process = subprocess.Popen(
-        [sys.executable, "-c", "from shardwise._cli import main; main()", "launch",
-         *map(str, arguments)],
+        [sys.executable, "-c", PATIENT, "launch", *map(str, arguments)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, **env},
-    )  # fmt: skip
+    )
     try:
         yield process
     finally:

@@ -8,12 +8,13 @@ import os
 import queue
 import signal
 import socket
+import subprocess
 import sys
 
 import pytest
 
 from shardwise._base.errors import ShardwiseError
-from shardwise._runtime.launch import handshake
+from shardwise._runtime.launch import handshake, wire
 from shardwise._runtime.launch.entry import LINES, Listener
 from shardwise._runtime.launch.events import (
     Exited,
@@ -200,6 +201,47 @@ def test_forged_repeated_and_reflected_messages_end_the_connection():
             with pytest.raises(ValueError, match="which is not from a launcher of this job"):
                 for _ in lines:
                     assert wire.receive() == {"n": 1}
+
+
+def lost_of(here: socket.socket) -> str:
+    """Why a connection ends that is listened to."""
+    reasons = queue.SimpleQueue()
+    with wired(here) as end:
+        end.listen(lambda message: None, reasons.put)
+        return reasons.get(timeout=LIMIT)
+
+
+def test_a_launcher_that_is_killed_is_noticed_by_the_end_of_its_connection():
+    here, there = socket.socketpair()
+    waiting = [sys.executable, "-c", "import sys; sys.stdin.read()"]
+    with subprocess.Popen(waiting, stdin=subprocess.PIPE, pass_fds=[there.fileno()]) as other:
+        there.close()  # only the other process has it now
+        other.kill()
+        assert lost_of(here) in (
+            "the connection was closed",
+            "[Errno 104] Connection reset by peer",
+        )
+
+
+def test_a_machine_that_is_silent_is_noticed(monkeypatch):
+    """One that sends nothing is gone after the silence, however short or long that is."""
+    monkeypatch.setattr(wire, "SILENCE", 0.05)
+    here, there = socket.socketpair()
+    with there:
+        assert lost_of(here) == "no sign of life for 0.05 s"
+
+
+def test_a_machine_that_gives_signs_of_life_is_not_lost(monkeypatch):
+    monkeypatch.setattr(wire, "SIGN", 0.001)
+    here, there = socket.socketpair()
+    messages, reasons = queue.SimpleQueue(), []
+    with wired(here) as ours, wired(there) as theirs:
+        theirs.listen(lambda message: None, lambda reason: None)
+        ours.listen(messages.put, reasons.append)
+        for number in range(3):
+            theirs.send(number=number)
+            assert messages.get(timeout=LIMIT) == {"number": number}
+        assert reasons == []
 
 
 def test_events_survive_the_way_and_others_are_refused():

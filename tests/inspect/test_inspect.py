@@ -263,7 +263,7 @@ def test_what_is_no_function_is_refused():
 
 def test_a_notebook_gets_a_table_without_scripts(looked):
     piece = looked._repr_html_()
-    assert "devices meet here" in piece
+    assert "devices communicate here" in piece
     assert "<script" not in piece
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from jax import lax
 from jax.sharding import PartitionSpec as P
@@ -84,3 +85,16 @@ def test_one_result_is_the_whole():
 )
 def test_what_paths_share(paths, key):
     assert common_key(paths) == key
+
+
+def test_a_step_on_a_virtual_mesh_of_its_own_is_followed_inside():
+    """Without `mesh=`: the simulated program is read through, as `explain` does."""
+    step = sw.data_parallel(
+        lambda params, batch: (batch @ params["weight"] + params["bias"]).sum(-1) ** 2,
+        optax.sgd(0.1), mesh=sw.mesh(data=2),
+    )  # fmt: skip
+    found = sw.inspect(step, step.init(PARAMS), X, progress=False)
+    assert found.mesh == {"data": 2}
+    titles = [step.title for step in found.steps]
+    assert any("['weight']" in title for title in titles), titles
+    assert not any("simulate" in title for title in titles)

@@ -86,6 +86,7 @@ each("argmax argmin", lambda f, x, y: f(x, 0, jnp.uint8))
 
 FEW = jnp.uint8
 WINDOW = ((1, 2), (1, 1), ((0, 0), (0, 0)))
+PAIRS = ((1, 2), (1, 2), ((0, 0), (0, 0)))
 
 
 def _rows(x: Any) -> Any:
@@ -139,6 +140,11 @@ form("scatter-add")(lambda x, y, w: x.at[_rows(x), _places(y)].add(y[:, 0]))
 form("scatter-mul")(lambda x, y, w: x.at[_rows(x), _places(y)].mul(y[:, 0]))
 form("scatter-min")(lambda x, y, w: x.at[_rows(x), _places(y)].min(y[:, 0]))
 form("scatter-max")(lambda x, y, w: x.at[_rows(x), _places(y)].max(y[:, 0]))
+form("select_and_scatter_add")(
+    lambda x, y, w: jax.vjp(lambda v: lax.reduce_window(v, _least(v), lax.max, *PAIRS), x)[1](
+        y[:, :2]
+    )[0]
+)
 form("select_n")(lambda x, y, w: lax.select_n(x != x, x, y))
 form("slice")(lambda x, y, w: x[:, 1:3])
 form("sort")(lambda x, y, w: lax.sort(x, dimension=0))

@@ -456,6 +456,24 @@ def _(d: Draw) -> Any:
     return lax.reduce_window(d.operand(4, 3), 1.0, lax.mul, (2, 1), (1, 1), "VALID")
 
 
+@case("select_and_scatter_add")
+def _(d: Draw) -> Any:
+    x = d.operand(4, 6, kinds=KINDS)
+
+    def back(size: Any, stride: Any, shape: Any, padding: str = "VALID") -> Any:
+        def pool(v: Any) -> Any:
+            return lax.reduce_window(v, -np.inf, lax.max, size, stride, padding)
+
+        return jax.vjp(pool, x)[1](d.operand(*shape))[0]
+
+    return (
+        back((2, 3), (2, 3), (2, 2)),
+        back((1, 2), (1, 2), (4, 3)),
+        back((2, 1), (1, 1), (3, 6)),
+        back((1, 3), (1, 1), (4, 6), "SAME"),
+    )
+
+
 @case("gather")
 def _(d: Draw) -> Any:
     x = d.operand(5, 3, kinds=(*ANY, "owed max"))

@@ -294,6 +294,21 @@ def _window(name: str) -> Callable[..., Any]:
     return run
 
 
+def _backward_window(params: Any, kids: Kids, shape: tuple[int, ...]) -> Any:
+    how = dict(params)
+    combine = {"ge": lax.max, "le": lax.min}[how["select_prim"]]
+    start = np.float64(-np.inf if combine is lax.max else np.inf)
+    size, stride, padding = (
+        eval(how[name]) for name in ("window_dimensions", "window_strides", "padding")
+    )
+
+    def one(source: Any, x: Any) -> Any:
+        pool = lambda v: lax.reduce_window(v, start, combine, size, stride, padding)  # noqa: E731
+        return jax.vjp(pool, x)[1](source)[0]
+
+    return _leading(one, kids[1].ndim - len(size), *kids)
+
+
 def _literal(params: Any, kids: Kids, shape: tuple[int, ...]) -> Any:
     return np.asarray(params if isinstance(params, complex) else float(params))
 
@@ -380,5 +395,6 @@ STRUCTURE: dict[str, Callable[[Any, Kids, tuple[int, ...]], Any]] = {
     "scatter": _scatter,
     "scatter_add": _scatter_add,
     **{name: _window(name) for name in WINDOWS},
+    "select_and_scatter_add": _backward_window,
     **{name: _matrices(f) for name, f in MATRICES.items()},
 }

@@ -6,7 +6,7 @@
     python -m tests.mutants --list                 # only say what would be planted
 
 For each bug the tests of its area run until one fails: first those of `make test`, for all bugs,
-then those that only `make test-all` runs, for the bugs that are left; each suite for at most
+then those that only `make test-every` runs, for the bugs that are left; each suite for at most
 `--seconds`. A test that finds a bug must pass without it: one that does not, as a missing package
 makes it, is left out. A bug that neither suite finds may be one that changes nothing that can be
 seen, such as a number that only makes a program slower.
@@ -39,7 +39,7 @@ from .sites import Mutant, draw
 
 SUITES = {
     "make test": "not cluster and not second and not rare",
-    "make test-all": "rare and not cluster and not second",
+    "make test-every": "rare and not cluster and not second",
 }
 NO_TESTS = 5
 FAILED = re.compile(r"^(?:FAILED|ERROR) (tests/\S.*?)(?: - .*)?$", re.MULTILINE)
@@ -65,6 +65,7 @@ class Runner:
         self.copies, self.seconds, self.ends = copies, seconds, ends
         self.lock = threading.Lock()
         self.sound: dict[str, bool] = {}
+        self.collected: set[tuple[str, ...]] = set()
 
     def run(
         self, copy: Path, tests: Sequence[str], suite: str | None, seconds: float, *args: str
@@ -100,6 +101,17 @@ class Runner:
                 self.sound[test] = status == 0
         return self.sound[test]
 
+    def refuse_unusable(self, copy: Path, files: Sequence[str], suite: str) -> None:
+        """Raise if the tests cannot even be collected without a bug: then nothing is measured."""
+        with self.lock:
+            if (suite, *files) in self.collected:
+                return
+        status, shown = self.run(copy, files, suite, float("inf"), "--collect-only")
+        if status not in (None, 0, NO_TESTS):
+            raise SystemExit(f"Without any bug pytest ends with exit status {status}:\n{shown}")
+        with self.lock:
+            self.collected.add((suite, *files))
+
     def unsound(self) -> list[str]:
         """Return the tests that fail without a bug."""
         with self.lock:
@@ -130,6 +142,8 @@ class Runner:
             elif status not in (0, NO_TESTS):
                 found = FAILED.search(shown)
                 outcome, test = FOUND, found[1] if found else f"exit status {status}"
+                if not found:  # a bug that prevents an import, or an environment without pytest
+                    self.refuse_unusable(copy, files, suite)
                 if found and not self.passes(copy, test):
                     outcome = TIME_WAS_UP
                     if test in set(self.unsound()) - set(unsound):
@@ -147,14 +161,14 @@ def report(planned: Sequence[tuple[str, Mutant]], outcomes: Sequence[Outcome]) -
     def judged(mutant: Mutant, suite: str) -> str:
         return known[str(mutant), suite].outcome if (str(mutant), suite) in known else "not tried"
 
-    lines = ["| planted in | bugs | found by make test | by make test-all |", "|---|---|---|---|"]
+    lines = ["| planted in | bugs | found by make test | by make test-every |", "|---|---|---|---|"]
     for name in [*AREAS, "all"]:
         group = [mutant for area, mutant in planned if name in (area, "all")]
         by_test = sum(judged(mutant, short) == FOUND for mutant in group)
         by_both = sum(FOUND in (judged(mutant, short), judged(mutant, rare)) for mutant in group)
         if group:
             lines.append(f"| {name} | {len(group)} | {by_test} | {by_both} |")
-    alone, neither = ["", "Found only by make test-all:"], ["", "Found by neither:"]
+    alone, neither = ["", "Found only by make test-every:"], ["", "Found by neither:"]
     for _, mutant in planned:
         if judged(mutant, short) == FOUND:
             continue

@@ -80,3 +80,17 @@ def test_a_test_that_finds_a_bug_passes_without_it(tmp_path, monkeypatch):
     assert (outcome.outcome, outcome.test) == (FOUND, "tests/t.py::finds")
     assert tests.unsound() == ["tests/t.py::always"]
     assert (tmp_path / "copy1" / "x.py").read_bytes() == b"ok"
+
+
+def test_tests_that_cannot_be_collected_find_nothing(tmp_path):
+    """A pytest that does not start would otherwise find every bug."""
+    (tmp_path / "copy1").mkdir()
+    (tmp_path / "copy1" / "x.py").write_bytes(b"ok")
+    copies = Copies(tmp_path)
+    copies.give_back(tmp_path / "copy1")
+    tests = Runner(copies, seconds=60.0, ends=float("inf"))
+    mutant = Mutant("x.py", 1, 0, 2, "ok", "(no)", "constant")
+    with pytest.raises(
+        SystemExit, match=r"Without any bug pytest ends with exit status 4:(?s:.)*no_such"
+    ):
+        tests.judge(mutant, next(iter(SUITES)), ["tests/no_such.py"], 0)

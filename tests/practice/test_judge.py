@@ -176,6 +176,10 @@ def test_an_error_is_told_once_and_its_advice_is_not_to_be_followed(exercises, j
     assert told.count("may differ between devices along 'data'") == 1
     assert found.runs[0].error.startswith("ShardingError: mine.py:11: out_specs are P()")
     assert "Do not pass check_vma=False here: that only silences the type check" in told
+    # The values are those with the check turned off.
+    assert found.line is not None
+    assert found.line.text == "return jnp.sum(y)"
+    assert [device for device, _ in found.held[0].rows] == ["data 0", "data 1"]
 
 
 def test_a_way_that_is_wrong_has_a_row_where_all_results_are_right(exercises, judged):

@@ -426,7 +426,7 @@ def test_an_exercise_needs_no_expected_values(tmp_path):
 
 def test_verify_proves_solutions_right_and_mistakes_wrong():
     """The whole of it is `shardwise practice verify`, which takes minutes."""
-    found = run("verify", "shard_map_psum", "bytes_of_a_layer", "--quick", "--seconds", "240")
+    found = run("verify", "shard_map_psum", "bytes_of_a_layer", "--quick", "--seconds", "900")
     assert found.exit_code == 0, found.output
     assert "wrong/missing-psum.py: missing-psum" in found.output
 

@@ -23,7 +23,7 @@ from ..patience import HANGS
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
     folder, _ = Folder.start(tmp_path_factory.mktemp("web") / "here", None)
-    with Workshop(folder, Limits(seconds=900, cpu=600)) as shop:
+    with Workshop(folder, Limits(seconds=HANGS, cpu=600)) as shop:
         live = Live(shop)
         made = Server(live, 0)
         live.start()
@@ -35,7 +35,7 @@ def server(tmp_path_factory):
 
 
 def ask(server, path: str, method: str = "GET", **headers: str):
-    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=900)
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=HANGS)
     connection.request(method, path, headers=headers)
     answer = connection.getresponse()
     body = answer.read()
@@ -114,7 +114,7 @@ def browser(tmp_path_factory):
     made.close()
 
 
-def wait_for(browser, script: str, seconds: float = 900.0) -> None:
+def wait_for(browser, script: str, seconds: float = HANGS) -> None:
     end = time.monotonic() + seconds
     while not browser.run(script):
         assert time.monotonic() < end, browser.run("document.body.textContent")
@@ -211,7 +211,7 @@ def test_a_folder_that_cannot_be_read_is_reported_and_looked_at_again(server, mo
     wait_until(lambda: not server.live.overview()["problem"])
 
 
-def wait_until(ready, seconds: float = 240.0) -> None:
+def wait_until(ready, seconds: float = HANGS) -> None:
     end = time.monotonic() + seconds
     while not ready():
         assert time.monotonic() < end

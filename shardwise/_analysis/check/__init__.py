@@ -27,6 +27,7 @@ from .silence import ignores_in as ignores_in
 from .silence import place_of as place_of
 from .silence import silencing as silencing
 from .silence import split_silenced as split_silenced
+from .unsharded import verdict_unsharded as verdict_unsharded
 from .verdict import NOTHING as NOTHING
 from .verdict import Verdict as Verdict
 from .verdict import counted as counted

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Generator, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -39,8 +39,6 @@ CARRIES_NAN = KEEPS | primitives.names(
 HUGE = 1 << 30
 """Limits this large are bounds to stay below, not values to tell apart."""
 
-T = TypeVar("T")
-
 Sources = dict[Var, frozenset[Var]]
 Reader = Callable[[Op], Iterator[tuple[Atom, Any]]]
 """What an operation implies for its operands."""
@@ -54,19 +52,16 @@ def bounds(body: Body) -> dict[Var, int]:
     return limits
 
 
-def marks(body: Body) -> dict[Var, frozenset[float]]:
-    """Return the numbers that each input is tested for equality with, as in `labels != -100`."""
-    return _gathered(_uses(body, _inputs(body, jnp.integer), KEEPS, _compared(_marks)))
+def compared(body: Body) -> dict[Var, set[tuple[str, float]]]:
+    """Return the comparisons of each input with a number, as in `labels != -100`.
 
-
-def sides(body: Body) -> dict[Var, frozenset[float]]:
-    """Return the numbers that each input is ordered against, and one on either side of them.
-
-    For example -1, 0 and 1 for `labels >= 0`. Comparing an index with 0 to count it from the end
-    does not count.
+    Comparing an index with 0 to count it from the end does not count.
     """
+    facts: dict[Var, set[tuple[str, float]]] = {}
     inputs = _inputs(body, jnp.integer) | _inputs(body, jnp.floating)
-    return _gathered(_uses(body, inputs, KEEPS, _compared(_sides)))
+    for var, fact in _uses(body, inputs, KEEPS, _comparisons):
+        facts.setdefault(var, set()).add(fact)
+    return facts
 
 
 def missing(body: Body) -> set[Var]:
@@ -87,13 +82,6 @@ def _asked_for_nan(op: Op) -> Iterator[tuple[Atom, bool]]:
         a, b = op.ins
         if a is b and isinstance(a, Var) and a.shape:  # a scalar test is a safeguard
             yield a, True
-
-
-def _gathered(found: Iterator[tuple[Var, T]]) -> dict[Var, frozenset[T]]:
-    gathered: dict[Var, frozenset[T]] = {}
-    for var, item in found:
-        gathered[var] = gathered.get(var, frozenset()) | {item}
-    return gathered
 
 
 def met(body: Body) -> dict[Var, Var]:
@@ -218,15 +206,7 @@ def _limits(op: Op, ranges: dict[Var, int]) -> Iterator[tuple[Atom, int]]:
                 yield operand, ranges[partner]
 
 
-Says = Callable[[str, float], Iterator[float]]
-"""Numbers that follow from a comparison with a number, by the name of the comparison."""
-
-
-def _compared(says: Says) -> Callable[[Body], Reader]:
-    return lambda body: _comparisons(body, says)
-
-
-def _comparisons(body: Body, says: Says) -> Reader:
+def _comparisons(body: Body) -> Reader:
     makers = {out: op for op in body.ops for out in op.outs}
     choices = {op.ins[0]: op for op in body.ops if isinstance(op, Leaf) and op.name == "select_n"}
 
@@ -257,18 +237,6 @@ def _comparisons(body: Body, says: Says) -> Reader:
         ):
             number = written(partner)
             if number is not None and not wraps(op, operand):
-                yield from ((operand, fact) for fact in says(name, number))
+                yield operand, (name, number)
 
     return read
-
-
-def _marks(comparison: str, number: float) -> Iterator[float]:
-    """Yield the number that an equality singles out."""
-    if comparison in ("eq", "ne"):
-        yield number
-
-
-def _sides(comparison: str, number: float) -> Iterator[float]:
-    """Yield a number that others are ordered against, and one on either side of it."""
-    if comparison not in ("eq", "ne"):
-        yield from (number, math.ceil(number) - 1, math.floor(number) + 1)

@@ -10,9 +10,9 @@ from contextvars import ContextVar
 from typing import Any
 
 from ..._base.calls import public
-from ..._base.errors import ArgumentError, ShardwiseError, a_type, caller, explain_error, name_of
+from ..._base.errors import ArgumentError, ShardwiseError, a_type, caller, name_of
 from ..._mesh import AbstractMesh, Mesh
-from .options import Sizes, expand
+from .options import Sizes, expand, refused
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -138,21 +138,18 @@ def _refuse_no_mesh(misplaced: Sequence[Any], mesh: Any) -> None:
     """Raise an error that says what was passed instead of a mesh."""
     if misplaced or not isinstance(mesh, Mapping) or not mesh:
         bare = bool(misplaced) and callable(misplaced[0])
-        raise ShardwiseError(
-            explain_error(
-                "it stands without parentheses"
-                if bare
-                else "it is given arguments by position"
-                if misplaced
-                else "it has no mesh"
-                if mesh is None
-                else f"its mesh is {mesh!r}",
-                where=_where(),
-                rule="A case names the axes and the sizes to try; the function that follows "
-                "returns what to check, and its arguments.",
-                remedy='@sw.case(mesh={"data": [1, 2, 4, 8]}), and below it '
-                "def training_step(): return step, (params, batch)",
-            )
+        raise _refused(
+            "it stands without parentheses"
+            if bare
+            else "it is given arguments by position"
+            if misplaced
+            else "it has no mesh"
+            if mesh is None
+            else f"its mesh is {mesh!r}",
+            "A case names the axes and the sizes to try; the function that follows returns what to "
+            "check, and its arguments.",
+            '@sw.case(mesh={"data": [1, 2, 4, 8]}), and below it '
+            "def training_step(): return step, (params, batch)",
         )
 
     try:
@@ -166,18 +163,20 @@ def _where() -> str:
     return ": ".join(filter(None, (caller(), "sw.case")))
 
 
+def _refused(
+    what: str, rule: str, remedy: str, kind: type[ShardwiseError] = ShardwiseError
+) -> ShardwiseError:
+    return refused(what, rule, remedy, kind, _where())
+
+
 def _refuse_no_function(make: Any) -> None:
     """Raise unless the decorated object is a function with a name, and not a case already."""
     if not callable(make) or not hasattr(make, "__name__"):
         is_case = isinstance(make, Case)
-        raise ShardwiseError(
-            explain_error(
-                "it stands above another sw.case" if is_case else f"it decorates {a_type(make)}",
-                where=_where(),
-                rule="It decorates a function without arguments, which returns (f, args).",
-                remedy="one case for one function: def training_step(): return step, (params, "
-                "batch)",
-            )
+        raise _refused(
+            "it stands above another sw.case" if is_case else f"it decorates {a_type(make)}",
+            "It decorates a function without arguments, which returns (f, args).",
+            "one case for one function: def training_step(): return step, (params, batch)",
         )
 
 
@@ -198,37 +197,31 @@ def _refuse_unknown(options: Mapping[str, Any]) -> None:
     unknown = [name for name in options if name not in OPTIONS]
     if unknown:
         matches = difflib.get_close_matches(unknown[0], [*OPTIONS, "explain", "explain_mesh"], n=1)
-        raise ArgumentError(
-            explain_error(
-                f"there is no argument {', '.join(f'{name}=' for name in unknown)}",
-                where=_where(),
-                rule="It takes by name mesh=, explain=, explain_mesh=, and what it hands on to "
-                f"check: {', '.join(f'{name}=' for name in OPTIONS)}.",
-                remedy=f"did you mean {matches[0]}=?"
-                if matches
-                else "the arguments of the program are what the case returns: return f, (x,)",
-            )
+        raise _refused(
+            f"there is no argument {', '.join(f'{name}=' for name in unknown)}",
+            "It takes by name mesh=, explain=, explain_mesh=, and what it hands on to check: "
+            f"{', '.join(f'{name}=' for name in OPTIONS)}.",
+            f"did you mean {matches[0]}=?"
+            if matches
+            else "the arguments of the program are what the case returns: return f, (x,)",
+            ArgumentError,
         )
 
 
 def _refuse_wrong(explain: Any, mesh: Any) -> None:
     """Raise at the declaration, not only at `shardwise explain`, if `explain` is invalid."""
     if explain is not None and not callable(explain):
-        raise ArgumentError(
-            explain_error(
-                f"explain is {type(explain).__name__}",
-                where=_where(),
-                rule="It is a function without arguments that returns (f, args).",
-                remedy="explain=lambda: (step, (params, batch))",
-            )
+        raise _refused(
+            f"explain is {type(explain).__name__}",
+            "It is a function without arguments that returns (f, args).",
+            "explain=lambda: (step, (params, batch))",
+            ArgumentError,
         )
     sizes = mesh.values() if isinstance(mesh, Mapping) else [None]
     if mesh is not None and not (sizes and all(type(size) is int and size > 0 for size in sizes)):
-        raise ArgumentError(
-            explain_error(
-                f"explain_mesh is {mesh!r}",
-                where=_where(),
-                rule="A program is explained on one mesh: a dict with one size for each axis.",
-                remedy='explain_mesh={"data": 256}',
-            )
+        raise _refused(
+            f"explain_mesh is {mesh!r}",
+            "A program is explained on one mesh: a dict with one size for each axis.",
+            'explain_mesh={"data": 256}',
+            ArgumentError,
         )

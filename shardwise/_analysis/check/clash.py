@@ -14,31 +14,21 @@ from .running import Run
 
 
 def run_on(tracing: Tracing, args: tuple[Any, ...], base: Tracing) -> Run:
-    """Trace a program on a mesh; if it fails on shapes, raise an error that names `out_specs`."""
-    try:
-        return Run(tracing, args)
-    except (TypeError, ValueError) as error:
-        if (clash := suspected(error, base, tracing)) is None:
-            raise
-        raise clash from error
-
-
-def suspected(error: Exception, base: Tracing, there: Tracing) -> ShardingError | None:
-    """Return an error that names `out_specs`, if a result has another shape on one device.
+    """Trace a program on a mesh; if it fails on shapes, raise an error that names `out_specs`.
 
     A program that runs on one device and fails on a mesh with incompatible shapes may fail far from
     the cause, in a library.
     """
-    mesh = there.around
-    if mesh is None or not isinstance(error, TypeError | ValueError):
-        return None
-    for base_map, mesh_map in zip(base.mapped, there.mapped, strict=False):
-        pairs = enumerate(zip(base_map.shapes, mesh_map.shapes, strict=False))
-        for number, (full_shape, part_shape) in pairs:
-            if full_shape != part_shape and len(full_shape) == len(part_shape):
-                line = str(choose([*_jax.user_frames(mesh_map.source)]))
-                return _clash(error, mesh, line, number, full_shape, part_shape)
-    return None
+    try:
+        return Run(tracing, args)
+    except (TypeError, ValueError) as error:
+        for base_map, mesh_map in zip(base.mapped, tracing.mapped, strict=False):
+            pairs = enumerate(zip(base_map.shapes, mesh_map.shapes, strict=False))
+            for number, (whole, part) in pairs:
+                if tracing.around and whole != part and len(whole) == len(part):
+                    line = str(choose([*_jax.user_frames(mesh_map.source)]))
+                    raise _clash(error, tracing.around, line, number, whole, part) from error
+        raise
 
 
 def _clash(

@@ -5,9 +5,9 @@ other sizes, so most values have a *twin*: the same value of the program on one 
 is right, or that is a share which only lacks a reduction, is not to blame, and neither is anything
 before it. What remains leads from the mistake to the wrong result. If one of these values is the
 same on all devices, the first such value is where the program starts to depend on the number of
-devices. If all of them differ between devices, the cause is a share that was used without being
-reduced; failing that, the first operation that turns right values into wrong ones. Values without
-a twin lie between values that have one: a loop over devices has more iterations on a mesh.
+devices. If all of them differ between devices, it is the first operation that turns right values
+into wrong ones. Values without a twin lie between values that have one: a loop over devices has
+more iterations on a mesh.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from ..._program import (
 from ..._program.collectives import RULES
 from ..._program.primitives import UNKNOWN, of
 from .flow import ancestors, carried, deciding, felt, needed
-from .relate import OFF, REDUCE, RIGHT, UNLIKE, Agree, Held, Relation, relate
+from .relate import REDUCE, Agree, Held, Relation, relate
 
 Beside = Mapping[Var, tuple[Held, np.ndarray]]
 """Values on the mesh, each with its twin on one device."""
@@ -47,10 +47,9 @@ Known = Mapping[Var, Relation]
 
 @dataclasses.dataclass(frozen=True)
 class Origin:
-    """The operation to blame, and the missing reduction, if a missing reduction is all."""
+    """The operation to blame."""
 
     op: Op
-    lacks: Relation = OFF
     same: bool = False
     """Whether the value is the same on every device but depends on the number of devices."""
 
@@ -69,7 +68,11 @@ def relations(
     }
     # One value on one device may have several counterparts on the mesh: the last one counts.
     last = {twins[var]: var for var in known}
-    return {var: link for var, link in known.items() if link is not OFF or last[twins[var]] is var}
+    return {
+        var: link
+        for var, link in known.items()
+        if link is not Relation.OFF or last[twins[var]] is var
+    }
 
 
 def origin(body: Body, target: Var, known: Known) -> Origin | None:
@@ -79,9 +82,13 @@ def origin(body: Body, target: Var, known: Known) -> Origin | None:
     blamed = _blamed(ops, target, known)
     # The index of a device differs between devices by design.
     path = [op for op in blamed if not _apart_from(op, constant) and not isinstance(op, AxisIndex)]
-    same_parts = (op for op in path if any(known.get(var) is OFF for var in _the_same(op)))
+    same_parts = (op for op in path if any(known.get(var) is Relation.OFF for var in _the_same(op)))
     # A value without a twin may correct what came before it.
-    certain = _blamed(ops, target, known, (OFF, UNLIKE)) if known.get(target) is OFF else ()
+    certain = (
+        _blamed(ops, target, known, (Relation.OFF, Relation.UNLIKE))
+        if known.get(target) is Relation.OFF
+        else ()
+    )
     on_path = {*path}
     off_path = (op for op in [*certain, *path] if op in on_path and _is_off(op, known))
     if op := next(same_parts, None):
@@ -91,17 +98,8 @@ def origin(body: Body, target: Var, known: Known) -> Origin | None:
         parts = next((join.ins[0] for join in joined), None)
         cause = origin(body, parts, known) if isinstance(parts, Var) else None
         return cause or Origin(op, same=True)
-    makers = {var: op for op in ops for var in op.outs}
-    if known.get(target, OFF).share:
-        return _share(target, makers, known)
-    if op := next(off_path, None) or next(iter(path), None):
-        operands = [operand for operand in op.ins if isinstance(operand, Var) and operand in makers]
-        share = next((operand for operand in operands if known.get(operand, OFF).share), None)
-        blame_share = share and not isinstance(op, Collective)
-        if share and blame_share:
-            return _share(_made(share, makers, known), makers, known)
-        return Origin(_in_loop(op, known))
-    return None
+    op = next(off_path, None) or next(iter(path), None)
+    return Origin(_in_loop(op, known)) if op else None
 
 
 def _the_same(op: Op) -> list[Var]:
@@ -120,7 +118,7 @@ def leads_to(body: Body, target: Var, known: Known, cause: Op) -> bool:
         return True  # what runs is a rewritten form of the program that was read
     open_ = {target}
     for op in reversed(body.ops):
-        if any(var in open_ and known.get(var) is not RIGHT for var in op.outs):
+        if any(var in open_ and known.get(var) is not Relation.RIGHT for var in op.outs):
             if any(inner is cause for inner in walk([op])):
                 return True
             open_ |= {atom for atom in op.ins if isinstance(atom, Var)}
@@ -128,7 +126,7 @@ def leads_to(body: Body, target: Var, known: Known, cause: Op) -> bool:
 
 
 def _split_and_off(join: Join, known: Known) -> bool:
-    return bool(join.axes) and known.get(join.outs[0]) is OFF
+    return bool(join.axes) and known.get(join.outs[0]) is Relation.OFF
 
 
 def _in_loop(op: Op, known: Known) -> Op:
@@ -141,7 +139,7 @@ def _in_loop(op: Op, known: Known) -> Op:
     if not isinstance(op, Scan | While):
         return op
     states = carried(op)
-    off = [i for i, var in enumerate(op.outs[: len(states)]) if known.get(var) is OFF]
+    off = [i for i, var in enumerate(op.outs[: len(states)]) if known.get(var) is Relation.OFF]
     needs = {i: needed(op.body, op.body.outs[i]) for i in off}
     free = [i for i in off if not any(states[j] in needs[i] for j in off if j != i)]
     if deciding(op) & {*free}:
@@ -162,42 +160,11 @@ def _apart_from(op: Op, constant: set[Var]) -> bool:
     return isinstance(op, Join) or constant.issuperset(op.outs)
 
 
-def _share(var: Var, makers: dict[Var, Op], known: Known) -> Origin:
-    """Return the origin of a share used as the whole: what made it, or differentiated it."""
-    chain = [makers[var]]
-    while not chain[-1].backward:
-        shares = [a for a in chain[-1].ins if isinstance(a, Var) and known.get(a, RIGHT).share]
-        if not shares or shares[0] not in makers:
-            return Origin(_inside(makers[var], makers), known[var])
-        chain.append(makers[shares[0]])
-    return Origin(chain[-1], known[var])
-
-
-def _made(var: Var, makers: dict[Var, Op], known: Known) -> Var:
-    """Follow a share back, through sums, multiples and reshapes, to where it was made."""
-    while True:
-        sources = [
-            atom
-            for atom in makers[var].ins
-            if isinstance(atom, Var) and atom in makers and known.get(atom, RIGHT).like(known[var])
-        ]
-        if not sources:
-            return var
-        var = sources[0]
-
-
-def _inside(op: Op, makers: dict[Var, Op]) -> Op:
-    """Return the operation that made a result, if `op` only joins its parts."""
-    while isinstance(op, Join) and op.ins[0] in makers:
-        op = makers[op.ins[0]]
-    return op
-
-
 def _blamed(
     ops: list[Op],
     target: Var,
     known: Known,
-    guilty: Sequence[Relation | None] = (None, OFF, UNLIKE),
+    guilty: Sequence[Relation | None] = (None, Relation.OFF, Relation.UNLIKE),
 ) -> list[Op]:
     """Return the operations between the mistake and the target, in program order."""
     open_ = {target}
@@ -210,7 +177,7 @@ def _blamed(
 
 
 def _is_off(op: Op, known: Known) -> bool:
-    return any(known.get(out) is OFF for out in op.outs)
+    return any(known.get(out) is Relation.OFF for out in op.outs)
 
 
 def _constants(body: Body) -> set[Var]:
@@ -266,32 +233,3 @@ def _draws(op: Op) -> bool:
     """Return whether an operation draws random numbers; making keys does not count."""
     row = of(op.name) if isinstance(op, Leaf) else UNKNOWN
     return row.random and not row.keys
-
-
-def mean_of_means(body: Body, op: Op, beside: Beside, agree: Agree) -> bool:
-    """Return whether a `psum` adds quotients that are right only as a quotient of two sums."""
-    if not isinstance(op, Collective) or op.name != "psum":
-        return False
-    division = _division_under(body, op)
-    if division is None or any(var not in beside for var in [*division.ins, *division.outs]):
-        return False
-    numerators, denominators = (beside[atom][0] for atom in division.ins if isinstance(atom, Var))
-    expected = beside[division.outs[0]][1]
-    with np.errstate(all="ignore"):
-        quotient = numerators.rows.sum(0) / denominators.rows.sum(0)
-    return quotient.shape == expected.shape and agree(quotient, expected)
-
-
-def _division_under(body: Body, op: Collective) -> Leaf | None:
-    """Return a division by a value that differs between devices, a few steps before a sum."""
-    makers = {out: maker for maker in body.ops for out in maker.outs}
-    atom = op.ins[0]
-    for _ in range(8):
-        maker = makers.get(atom) if isinstance(atom, Var) else None
-        if not isinstance(maker, Leaf) or not maker.ins:
-            return None
-        below = maker.ins[1] if maker.name == "div" else None
-        if isinstance(below, Var) and below.axes & set(op.axes) and isinstance(maker.ins[0], Var):
-            return maker
-        atom = maker.ins[0]
-    return None

@@ -13,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
@@ -25,7 +25,7 @@ from ..._engine.nnx_objects import is_object
 from ..._engine.tracing import Traced, Tracing
 from ..._jax.types import unplaced
 from ..._program import Split, Var
-from .bounds import bounds, marks, met, missing, sides
+from .bounds import bounds, compared, met, missing
 from .running import Run
 
 SOME, WIDE = 10, 100_000
@@ -128,20 +128,31 @@ def _used(tracing: Tracing, args: tuple[Any, ...], values: list[Any]) -> dict[in
     """Return how the program uses the numbers of each leaf."""
     traced = tracing(args, {})
     body = traced.program.body
-    limits, marked, compared, can_be_nan = bounds(body), marks(body), sides(body), missing(body)
-    none: frozenset[float] = frozenset()
+    limits, comparisons, can_be_nan = bounds(body), compared(body), missing(body)
     parts = {op.ins[0] for op in body.ops if isinstance(op, Split) and op.axes}
     uses = {
         index: Use(
             limits.get(var),
-            tuple(sorted(marked.get(var, none))),
-            tuple(sorted(compared.get(var, none))),
+            *_marks_and_sides(var, comparisons.get(var, ())),
             var in can_be_nan,
             var in parts,
         )
         for var, index in _numbered(traced, values)
     }
     return {index: use for index, use in uses.items() if use != Use()}
+
+
+def _marks_and_sides(
+    var: Var, comparisons: Iterable[tuple[str, float]]
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Return the integers that equalities single out, and numbers on both sides of the others."""
+    marks, sides = set[float](), set[float]()
+    for name, number in comparisons:
+        if name not in ("eq", "ne"):
+            sides |= {number, math.ceil(number) - 1, math.floor(number) + 1}
+        elif jnp.issubdtype(var.dtype, jnp.integer):
+            marks.add(number)
+    return tuple(sorted(marks)), tuple(sorted(sides))
 
 
 def _numbered(traced: Traced, values: list[Any]) -> list[tuple[Var, int]]:
@@ -162,7 +173,8 @@ def _met(
     tested = [
         (index, partners[var])
         for var, index in _numbered(run.traced, values)
-        if var in partners and _is_shape(leaves[index]) and _covers(partners[var].shape, var.shape)
+        if var in partners and _is_shape(leaves[index])
+        if var.shape and partners[var].shape[: len(var.shape)] == var.shape
     ]
     changed = list(values)
     for (index, _), out in zip(tested, run.observe([var for _, var in tested]), strict=True):
@@ -170,11 +182,6 @@ def _met(
         partner = out.first[(..., *(0,) * (out.first.ndim - array.ndim))].astype(array.dtype)
         changed[index] = jnp.asarray(_nearer(array, partner, used.get(index, Use()), seed + index))
     return changed if tested else []
-
-
-def _covers(shape: Sequence[int], part: Sequence[int]) -> bool:
-    """Return whether a shape starts with another one."""
-    return bool(part) and tuple(shape[: len(part)]) == tuple(part)
 
 
 def _nearer(own: np.ndarray, there: np.ndarray, use: Use, seed: int) -> np.ndarray:
@@ -200,11 +207,7 @@ def _is_whole(x: Any) -> bool:
 
 
 def _is_finite(run: Run) -> bool:
-    return all(map(_finite, run.results()))
-
-
-def _finite(x: np.ndarray) -> bool:
-    return not jnp.issubdtype(x.dtype, jnp.inexact) or bool(np.isfinite(x.astype("c16")).all())
+    return all(np.isfinite(value).all() for value in run.results())
 
 
 def taken_apart(args: tuple[Any, ...]) -> tuple[list[Any], Callable[[list[Any]], tuple[Any, ...]]]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -21,6 +22,7 @@ from .draw import is_zero, run_drawn, without_zeros
 from .joined import Outcome, causes, led_by_a_cause
 from .judging import all_agree, judge_results
 from .meant import Meant
+from .numbers import beyond_reference
 from .options import words
 from .ranges import asks_whether_finite
 from .reference import wanted_of
@@ -63,12 +65,12 @@ class Examined:
     @property
     def reading(self) -> Reading | None:
         """The symbolic reading of the program on one device, if there is no reference."""
-        return self.comparison.meant.plain if self.comparison.meant else None
+        return self.comparison.follows.plain if self.comparison.follows else None
 
     @property
     def gaps(self) -> list[list[Gap]] | None:
         """For each result, where it differs from one device on the largest mesh, if known."""
-        meaning = self.comparison.meant
+        meaning = self.comparison.follows
         return meaning.gaps(self.largest) if meaning else None
 
     def agrees(self, tracing: Tracing) -> bool:
@@ -79,6 +81,18 @@ class Examined:
         )
 
 
+@contextlib.contextmanager
+def _exactly() -> Iterator[None]:
+    """Use the highest precision, and compile.
+
+    Accelerators round the operands of float32 products to ten bits by default, which would hide
+    all other differences. `jax.disable_jit` is meant for the user's own calls.
+    """
+    with jax.default_matmul_precision("highest"), jax.disable_jit(False):
+        yield
+
+
+@_exactly()
 def examine(
     f: Callable[..., Any],
     args: tuple[Any, ...],
@@ -94,27 +108,7 @@ def examine(
     """Run `f` on meshes and compare. `options` are `in_specs` and the static arguments.
 
     With `finite`, no NaN is drawn, even if the program tests for NaN.
-
-    Accelerators round the operands of float32 products to ten bits by default, which would hide
-    all other differences; here the precision is "highest". `jax.disable_jit` is overridden: it is
-    meant for the user's own calls, and programs are compiled to run here.
     """
-    with jax.default_matmul_precision("highest"), jax.disable_jit(False):
-        return _examine(f, args, meshes, reference, options, rtol, atol, seed, all_meshes, finite)
-
-
-def _examine(
-    f: Callable[..., Any],
-    args: tuple[Any, ...],
-    meshes: Sequence[AbstractMesh],
-    reference: Any,
-    options: tuple[Any, Static],
-    rtol: float | None,
-    atol: float | None,
-    seed: int,
-    all_meshes: bool,
-    finite: bool,
-) -> Examined:
     in_specs, static = options
     ones = one_device(meshes[0])
     if reference is not None and not _is_traceable(Tracing(f, ones, in_specs, static), args):
@@ -138,9 +132,12 @@ def _examine(
         else:
             runs = [base if run is like.base else run.again(inputs) for run in like.runs]
         limits = base.limits(runs, rtol, atol, [expected.eps for expected in wanted])
-        meaning = Meant(base) if reference is None and like is None else None
+        meaning = Meant(base) if like is None and ones.size == 1 else None
+        follows = meaning if reference is None and base.paths else None
         drawn = inputs is not args
-        return _Comparison(base, runs, meshes, limits, meaning, wanted, inputs, drawn, all_meshes)
+        return _Comparison(
+            base, runs, meshes, limits, meaning, follows, wanted, inputs, drawn, all_meshes
+        )
 
     comparison = compared(seed)
     comparison.run()
@@ -193,6 +190,8 @@ def _is_traceable(tracing: Tracing, args: tuple[Any, ...]) -> bool:
 class _Comparison(Outcome):
     """The runs of one program, compared with what its results should be."""
 
+    follows: Meant | None
+    """The symbolic analysis, where it decides: without a reference."""
     wanted: Sequence[Wanted]
     given: tuple[Any, ...]
     """The arguments."""
@@ -204,7 +203,6 @@ class _Comparison(Outcome):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.not_run: list[str] = []
-        self.follows = self.meant if self.base.paths else None
 
     @property
     def is_proved(self) -> bool:
@@ -274,8 +272,8 @@ class _Comparison(Outcome):
     def _confirm(self, smaller: Sequence[tuple[Run, AbstractMesh]]) -> None:
         """Decide which smaller meshes are wrong too, and compare those where numbers are needed."""
         larger, alike = self.wrong[0].run, []
-        if self.meant is not None and not (self.all_meshes or self.base.by_numbers):
-            alike = [(run, mesh) for run, mesh in smaller if self.meant.likewise(run, larger)]
+        if self.follows is not None and not (self.all_meshes or self.base.by_numbers):
+            alike = [(run, mesh) for run, mesh in smaller if self.follows.likewise(run, larger)]
         self.wrong_on += [words(mesh) for _, mesh in alike]
         if self.all_meshes or self.base.is_short:
             compared = [pair for pair in smaller if pair not in alike]
@@ -294,7 +292,7 @@ class _Comparison(Outcome):
 
         Axes of equal size cannot be told apart, and with one element per device nothing is summed.
         """
-        findings, rest = causes(self.meant, self.wrong)
+        findings, rest = causes(self.meant, beyond_reference(self.wrong)[1])
         if not rest and not any(finding.code == Differs.code for finding in findings):
             return []
         by_axis: dict[str, tuple[Run, AbstractMesh]] = {}
@@ -306,9 +304,9 @@ class _Comparison(Outcome):
 
     def compare(self, run: Run, one: AbstractMesh) -> None:
         """Compare the results on one mesh numerically."""
-        verdicts = self.follows.judged(run) if self.follows else [None] * len(self.limits)
+        surely = self.follows.surely_wrong(run) if self.follows else [False] * len(self.limits)
         try:
-            judged = judge_results(run, self.base, self.wanted, self.limits, verdicts)
+            judged = judge_results(run, self.base, self.wanted, self.limits, surely)
         except DeadlockError as error:
             self.stuck.append(_deadlock(error, run, one))
             self.stuck_on.append(words(one))
@@ -328,7 +326,7 @@ class _Comparison(Outcome):
 
 def _is_beyond_meaning(run: Run, wrong: Sequence[Wrong]) -> bool:
     """Return whether proved results may be wrong: the analysis ignores overflow and NaN."""
-    if run.whole_numbers is not None or run.asks_for_nan:
+    if run.wrapping() is not None or run.asks_for_nan:
         return True
     return all(result.not_finite or result.finite_alone for result in wrong)
 

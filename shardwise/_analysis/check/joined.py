@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,7 +11,7 @@ import jax
 import numpy as np
 
 from ... import _jax
-from ..._meaning import Gap, Mistake, Step, vanishing
+from ..._meaning import Gap, Mistake, vanishing
 from ..._mesh import AbstractMesh, abstract, axes_of
 from ..._program import Join
 from ..faults import (
@@ -28,16 +27,14 @@ from ..faults import (
     ShareUsed,
     grouped,
 )
-from ..faults.powers import Seen, Sizes, powers
+from ..faults.powers import Sizes
 from .alone import alone
 from .cause import cause, ratios
 from .compare import Tolerance, agree, wide
-from .flow import ancestors
 from .lint import lint, parted, place_of_values
 from .meant import Meant
-from .numbers import by_numbers, factors_of, much
+from .numbers import beyond_reference, by_numbers, much
 from .options import words
-from .relate import share_of
 from .running import Run
 from .wrong import Wrong
 
@@ -64,10 +61,9 @@ class Outcome:
 
     def findings(self) -> list[Finding]:
         """Return causes first, then faults without a known cause, then suspicions."""
-        causes_found, rest = causes(self.meant, self.wrong)
-        hidden_causes = hidden(self.meant, self.runs[-1], self.wrong) if self.meant else []
-        behind, rest = self._behind(hidden_causes, rest)
-        silent = [] if self.wrong_on else grouped([item.finding for item in hidden_causes])
+        differ, wrong = beyond_reference(self.wrong)
+        causes_found, rest = causes(self.meant, wrong)
+        silent = grouped(hidden(self.meant, self.runs[-1], self.wrong)) if self.meant else []
         read = [
             finding
             for run, mesh in zip(self.runs, self.meshes, strict=True)
@@ -80,10 +76,10 @@ class Outcome:
                 for finding in read
             ]
         if any(finding.code == MayDiffer.code for finding in read):
-            read = self._after_run(read, known=bool(causes_found or behind))
+            read = self._after_run(read, known=bool(causes_found))
         odd = [Contradiction.on(mesh) for mesh in sorted({*self.wrong_on} & {*self.proved_on})]
         unexplained = by_numbers(rest, self.tried)
-        return self._once([*causes_found, *behind, *silent, *unexplained, *self.stuck, *read, *odd])
+        return self._once([*differ, *causes_found, *silent, *unexplained, *self.stuck, *read, *odd])
 
     def blamed(self, kept: Sequence[Finding]) -> tuple[str, ...]:
         """Return the meshes on which something is wrong that is not silenced."""
@@ -154,32 +150,6 @@ class Outcome:
                 )
         return findings
 
-    def _behind(
-        self, quiet: Sequence[Hidden], rest: Sequence[Wrong]
-    ) -> tuple[list[Finding], list[Wrong]]:
-        """Return causes that show only in other results, and the wrong results left unexplained.
-
-        A bias that is zero hides a wrong factor in the loss, but not in the gradient of the bias.
-        """
-        findings: list[Finding] = []
-        explained: set[int] = set()
-        for item in quiet:
-            unexplained = [wrong for wrong in rest if wrong.index not in explained]
-            same = [
-                row for row in unexplained if item.explains(row, factors_of(row, rest, self.tried))
-            ]
-            if same:
-                explained |= {wrong.index for wrong in same}
-                paths = tuple(wrong.path for wrong in same)
-                more = f" (and {len(same) - 1} more)" if len(same) > 1 else ""
-                message = (
-                    f"{item.finding.message}; {paths[0]}{more} is {same[0].times:.4g} times too "
-                    "large, probably because of it"
-                )
-                finding = dataclasses.replace(item.finding, message=message, certain=True)
-                findings.append(dataclasses.replace(finding, leaf=paths[0], likewise=paths[1:]))
-        return findings, [wrong for wrong in rest if wrong.index not in explained]
-
 
 def led_by_a_cause(findings: Sequence[Finding]) -> tuple[Finding, ...]:
     """If a cause is known, report vague differences as possible consequences of it.
@@ -221,7 +191,7 @@ def _cause(meant: Meant, one: Wrong) -> Finding | None:
     gap = _confirmed(gaps[one.index][0], one)
     if gap is None:
         return None
-    first = _at(meant, one.run, one.index, _measured(gap, one))
+    first = _at(meant, one.run, one.index, gap)
     if first.code == NotFollowed.code:
         return alone(gap.stray, one)
     if not first.where.file:
@@ -278,39 +248,7 @@ def _along_alone(gap: Gap, known: list[tuple[Sizes, list[Gap]]]) -> Gap:
     return gap
 
 
-def _measured(gap: Gap, one: Wrong) -> Gap:
-    """Add the multiple that the sum of returned shares is, measured, if it is not known."""
-    mistake = gap.mistake
-    if mistake is None or not mistake.returned or mistake.extreme or gap.ratio is not None:
-        return gap
-    if not one.apart or one.value is None:
-        return gap
-    lacks = share_of(one.value, one.want.value, one.agree)
-    if lacks is None or {*lacks.axes} != {*mistake.axes}:
-        return gap
-    count = math.prod(axis.size for axis in mistake.axes)
-    return dataclasses.replace(gap, ratio=count if lacks.missing == "pmean" else 1)
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Hidden:
-    """A cause that the numbers do not show, and the step that counted a value several times."""
-
-    finding: Finding
-    run: Run
-    counted: Step | None
-
-    def explains(self, one: Wrong, seen: Seen) -> bool:
-        """Return whether a result is wrong by just that factor and depends on that step."""
-        step = self.counted
-        if step is None or step.axis is None or one.run is not self.run or one.times is None:
-            return False
-        target = one.run.body.outs[one.index]
-        fits = powers(one.sizes, one.times, seen, one.slack) == [{step.axis.name: 1}]
-        return fits and any(op is step.op for op in ancestors(one.run.body, target))
-
-
-def hidden(meant: Meant, run: Run, wrong: list[Wrong]) -> list[Hidden]:
+def hidden(meant: Meant, run: Run, wrong: list[Wrong]) -> list[Finding]:
     """Return the causes that the analysis finds but that the numbers do not show.
 
     For example, a bias counted once per device, at the start of training when it is zero.
@@ -319,7 +257,7 @@ def hidden(meant: Meant, run: Run, wrong: list[Wrong]) -> list[Hidden]:
         return []
     wrong_at = {result.index for result in wrong if result.run is run}
     zero, cache = _zeros(run), {}
-    hidden_causes = []
+    findings = []
     for index, gaps in enumerate(meant.gaps(run) or ()):
         rows = [(gap, vanishing(gap.term, zero, cache)) for gap in gaps if gap.kind == "times"]
         quiet = [(gap, args) for gap, args in rows if index not in wrong_at and (args or gap.sure)]
@@ -331,10 +269,8 @@ def hidden(meant: Meant, run: Run, wrong: list[Wrong]) -> list[Hidden]:
             if not np.isfinite(wide(run.values[index].first)).all():
                 effect = "With this data it is NaN or infinite, and nothing is seen of it"
             message = f"{cause.message} (on {cause.mesh}). {effect}{data}"
-            counted = [step for step in gap.steps if step.kind == "counted"]
-            finding = dataclasses.replace(cause, message=message, certain=False)
-            hidden_causes.append(Hidden(finding, run, counted[-1] if counted else None))
-    return hidden_causes
+            findings.append(dataclasses.replace(cause, message=message, certain=False))
+    return findings
 
 
 def _zeros(run: Run) -> Callable[[int], bool]:

@@ -11,9 +11,6 @@ from .compare import NOTHING, Change, Tolerance, agree, gaps, is_inexact
 from .running import Run, Wanted
 from .wrong import Wrong
 
-SAME, OTHER = "same", "other"
-"""What the analysis knows of a result: that it equals that of one device, or that it does not."""
-
 DRAWS = (2, 4, 8, 16, 32)
 """How often to perturb the arguments, as long as that explains more and more elements."""
 
@@ -31,20 +28,20 @@ def judge_results(
     base: Run,
     wanted: Sequence[Wanted],
     limits: Sequence[Tolerance],
-    meant: Sequence[str | None],
+    surely: Sequence[bool],
 ) -> Judged:
     """Compare the results of a run with what they should be.
 
-    `meant` says for each result whether it is known to be the `SAME` as on one device or `OTHER`.
+    `surely` says for each result whether it is known to differ from that on one device.
     """
     judgement = Judged([], [])
     if run.traced.tree != base.traced.tree:
         judgement.wrong.append(Wrong(run, base, 0, None, None, Tolerance(), structure=True))
         return judgement
-    rows = zip(run.values, wanted, limits, meant, strict=True)
-    for index, (value, expected, limit, meaning) in enumerate(rows):
+    rows = zip(run.values, wanted, limits, surely, strict=True)
+    for index, (value, expected, limit, differs) in enumerate(rows):
         result = Wrong(run, base, index, value, expected, limit)
-        judged = result if result.right else judge(result, surely=meaning == OTHER)
+        judged = result if result.right else judge(result, differs)
         if not judged.right:
             judgement.wrong.append(judged)
         elif judged.tie:
@@ -75,7 +72,7 @@ def judge(one: Wrong, surely: bool = False) -> Wrong:
     if not one.right and tiny and is_inexact(one.want.value):
         # Cancellation on the mesh alone. Only if tiny: a wrong program may be as sensitive.
         one = _with_changes(one, [one.base, one.run])
-    if not one.right and one.run.rounds and not one.base.is_heavy:
+    if not one.right and one.run.rounds:
         return _unrounded(one)
     return one
 

@@ -43,11 +43,18 @@ def lint(body: Body, axes: list[Axis]) -> list[Finding]:
     return [finding for rule in RULES for finding in rule(body, axes)]
 
 
-def _reduced_again(body: Body, axes: list[Axis]) -> Iterator[Finding]:
-    for op in collectives_in(body.ops):
+def summed_again(ops: list[Op]) -> Iterator[tuple[Collective, Axis]]:
+    """Yield each sum over an axis along which all devices have the same value."""
+    for op in collectives_in(ops):
         repeated = [axis for axis in op.axes if axis.size > 1 and axis not in op.ins[0].axes]
-        if op.name == "psum" and repeated and not op.backward and _is_of_data(body, op.ins[0]):
-            axis_name = repr(repeated[0].name)
+        if op.name == "psum" and repeated and not op.backward:
+            yield op, repeated[0]
+
+
+def _reduced_again(body: Body, axes: list[Axis]) -> Iterator[Finding]:
+    for op, axis in summed_again(body.ops):
+        if _is_of_data(body, op.ins[0]):
+            axis_name = repr(axis.name)
             gradient = gradient_before(body, op.ins[0])
             remedy = two_ways(gradient, axis_name) if gradient is not None else ""
             yield ReducedAgain.from_operations(op, axis_name, within(op.source, "pmean"), remedy)

@@ -14,7 +14,6 @@ from ..._base.doing import doing
 from ..._base.errors import ShardwiseError, warn
 from ..._meaning import Gap, Reading
 from ..faults.powers import Sizes
-from .judging import OTHER, SAME
 from .running import Run
 
 T = TypeVar("T")
@@ -54,12 +53,10 @@ class Meant:
         gaps = self.gaps(run)
         return gaps is not None and not any(gaps) and not run.program.watch.sites
 
-    def judged(self, run: Run) -> list[str | None]:
-        """Return what is known of each result: `SAME` as on one device, `OTHER`, or None."""
-        results = self.gaps(run)
-        if results is None or run.program.watch.sites:
-            return [None] * len(run.paths)
-        return [SAME if not row else OTHER if _is_certain(row) else None for row in results]
+    def surely_wrong(self, run: Run) -> list[bool]:
+        """Return for each result whether it is known to differ from that on one device."""
+        results = None if run.program.watch.sites else self.gaps(run)
+        return [any(map(_is_certain, row)) for row in results or [[] for _ in run.paths]]
 
     def likewise(self, run: Run, larger: Run) -> bool:
         """Return whether the same results differ as on a larger mesh, by linear steps only."""
@@ -71,8 +68,8 @@ class Meant:
         return alike and any(small) and all(gap.linear for rows in [*small, *large] for gap in rows)
 
 
-def _is_certain(gaps: list[Gap]) -> bool:
-    return any(gap.kind in ("times", "mistake") and gap.sure for gap in gaps)
+def _is_certain(gap: Gap) -> bool:
+    return gap.kind in ("times", "mistake") and gap.sure
 
 
 def _read(run: Run, plain: Reading | None) -> Reading | None:

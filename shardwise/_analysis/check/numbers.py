@@ -4,53 +4,41 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ... import _jax
-from ..._program import Body, Collective, Op, Var, Where, walk, within
+from ..._program import Body, Collective, Op, Var, Where
 from ..faults import (
     NUMBERS,
     DependsOnDevices,
     Differs,
     Finding,
     FollowsSharding,
-    MeanOfMeans,
     NotFinite,
     NotReference,
     OtherType,
-    ShareReturned,
-    ShareUsed,
     TooLarge,
     TooSmall,
     grouped,
 )
 from ..faults.powers import Powers, Seen, Sizes, powers, size_words
 from .cause import names
-from .compare import difference, is_inexact, wide
+from .compare import difference, wide
 from .diagnose import place
 from .flow import ancestors
 from .overflow import Overflow, overflow, wrapped
-from .ranges import whole_numbers
-from .relate import Relation, share_of
 from .running import Wanted
-from .two_ways import two_ways
 from .wrong import Wrong
 
 IN_ORDER = (
     OtherType,
     NotFinite,
-    ShareReturned,
     TooLarge,
     TooSmall,
     FollowsSharding,
-    MeanOfMeans,
-    ShareUsed,
     Differs,
     DependsOnDevices,
 )
@@ -63,8 +51,23 @@ def by_numbers(wrong: Sequence[Wrong], tried: Sequence[Sizes] = ()) -> list[Find
     `tried` are the meshes on which numbers were compared or proved right.
     """
     worst = {result.index: result for result in wrong}  # meshes come in order of size
-    rows = ((result, factors_of(result, wrong, tried)) for result in worst.values())
-    return grouped([finding for result, factors in rows for finding in _findings(result, factors)])
+    return grouped([_finding(row, factors_of(row, wrong, tried)) for row in worst.values()])
+
+
+def beyond_reference(wrong: Sequence[Wrong]) -> tuple[list[Finding], list[Wrong]]:
+    """Return the findings about results that differ from a reference on one device already.
+
+    Return with them the wrong results, those compared with one device instead.
+    """
+    findings, rest = {}, []
+    for row in wrong:
+        if (on_one := row.on_one_device) is not None:
+            findings[row.index] = _about(NotReference.from_numbers(Measured(on_one)), on_one)
+            expected = Wanted(on_one.got, on_one.run.dtypes[on_one.index])
+            row = dataclasses.replace(row, wanted=expected)
+        if on_one is None or not row.right:
+            rest.append(row)
+    return grouped([*findings.values()]), rest
 
 
 def factors_of(one: Wrong, wrong: Sequence[Wrong], tried: Sequence[Sizes]) -> Seen:
@@ -76,22 +79,13 @@ def factors_of(one: Wrong, wrong: Sequence[Wrong], tried: Sequence[Sizes]) -> Se
     return seen + [(row.sizes, row.times) for row in rows if row.times is not None]
 
 
-def _findings(one: Wrong, seen: Seen) -> Iterator[Finding]:
-    """Yield what is wrong on one device already, and what the sharding adds."""
-    on_one = one.on_one_device
-    if on_one is not None:
-        finding = NotReference.from_numbers(Measured(on_one))
-        yield _about(finding, on_one)
-        on_one = Wanted(on_one.got, on_one.run.dtypes[on_one.index])
-        one, seen = dataclasses.replace(one, wanted=on_one), ()
-        if one.right:
-            return
+def _finding(one: Wrong, seen: Seen) -> Finding:
+    """Return the first fault that the numbers show."""
     measured = Measured(one, seen)
-    for fault in IN_ORDER:
-        if (finding := fault.from_numbers(measured)) is not None:
-            note = fault.note(measured) if fault is FollowsSharding else ""
-            yield _about(finding, one, f" on {one.mesh}{note}")
-            return
+    shown = ((fault, fault.from_numbers(measured)) for fault in IN_ORDER)
+    fault, finding = next((fault, finding) for fault, finding in shown if finding is not None)
+    note = fault.note(measured) if fault is FollowsSharding else ""
+    return _about(finding, one, f" on {one.mesh}{note}")
 
 
 def _about(found: Finding, one: Wrong, tail: str = "") -> Finding:
@@ -130,19 +124,6 @@ class Measured:
 
     # --- differences between devices
 
-    @functools.cached_property
-    def lacks(self) -> Missing | None:
-        """The reduction that makes the result right, if there is one."""
-        wrong = self.wrong
-        relation = share_of(wrong.value, wrong.want.value, wrong.agree) if wrong.value else None
-        return Missing(relation) if relation else None
-
-    @property
-    def share(self) -> Missing | None:
-        """The missing reduction of an intermediate value, if there is one."""
-        origin = self.wrong.origin
-        return Missing(origin.lacks) if origin and origin.lacks.share else None
-
     @property
     def held_over(self) -> str:
         """The axes along which devices differ."""
@@ -172,23 +153,11 @@ class Measured:
         return repr(axis_names[0]) if len(axis_names) == 1 else repr(tuple(axis_names))
 
     @property
-    def divisor(self) -> float:
-        """The factor of the divisor on the line; the sum inside a mean is no divisor."""
-        origin, times = self.wrong.origin, self.wrong.origin_times
-        averaged = origin is not None and within(origin.op.source, "pmean")
-        return min(times, 1.0) if averaged else times
-
-    @property
     def summed_before(self) -> bool:
         """Whether the value was the same on all devices before the sum."""
         origin = self.wrong.origin
         is_sum = origin is not None and isinstance(origin.op, Collective) and origin.op.backward
         return is_sum or self.wrong.suspect is not None
-
-    @property
-    def gradient_remedy(self) -> str:
-        """How to write the gradient that the result depends on."""
-        return two_ways(self.wrong.gradient, self.over)
 
     @staticmethod
     def fraction(times: float) -> str:
@@ -223,20 +192,11 @@ class Measured:
     def may_wrap(self) -> str:
         """A question about the integers that the result depends on, if they may wrap around."""
         body, target = self.run.body, self.run.body.outs[self.index]
-        dtype = whole_numbers(Body(body.ins, ancestors(body, target), [target]))
-        if dtype is None or self._largest_sum <= (end := jnp.iinfo(dtype).max):
+        dtype = self.run.wrapping(Body(body.ins, ancestors(body, target), [target]))
+        if dtype is None:
             return ""
+        end = jnp.iinfo(dtype).max
         return f" Do integers of {dtype}, which end at {end}, wrap around where they are added up?"
-
-    @property
-    def _largest_sum(self) -> float:
-        """An estimate of the largest sum of integers in the program."""
-        run = self.wrong.run
-        arrays = [np.asarray(x) for x in run.traced.plain if not _jax.is_key(jax.typeof(x).dtype)]
-        integers = [x for x in arrays if x.size and not is_inexact(x) and x.dtype != np.bool_]
-        largest = max((float(np.abs(x.astype(np.float64)).max()) for x in integers), default=1.0)
-        sizes = [math.prod(var.shape) for op in walk(run.body.ops) for var in op.outs]
-        return max(1.0, largest) * max(sizes, default=1) * (run.mesh.size if run.mesh else 1)
 
     # --- random numbers
 
@@ -244,11 +204,6 @@ class Measured:
     def draw(self) -> Op | None:
         """The random draw that depends on the sharding, if there is one."""
         return None if self.wrong.apart else self.wrong.draw
-
-    @property
-    def mean_of_means(self) -> bool:
-        """Whether it is a mean of means of parts with unequal weights."""
-        return not self.wrong.apart and self.draw is None and self.wrong.mean_of_means
 
     @property
     def draw_line(self) -> Where:
@@ -269,23 +224,6 @@ class Measured:
         if not isinstance(op, Collective) or not op.outs[0].axes:
             return ""
         return f" along {names(op.axes)}"
-
-
-@dataclasses.dataclass(frozen=True)
-class Missing:
-    """A missing reduction."""
-
-    relation: Relation
-
-    @property
-    def missing(self) -> str:
-        """The name of the reduction."""
-        return self.relation.missing
-
-    @property
-    def over(self) -> str:
-        """Its axes, as written in a collective."""
-        return names(self.relation.axes)
 
 
 def paths_apart(here: Sequence[str], there: Sequence[str]) -> str:

@@ -20,22 +20,22 @@ Sizes = Mapping[str, int | Sequence[int]]
 def validate(f: Any, rtol: Any, atol: Any, seed: Any) -> None:
     """Raise an error for invalid options."""
     if not callable(f):
-        raise _refused(
+        raise refused(
             f"f is {f!r}",
             "check takes a function first, then its arguments.",
             'sw.check(step, params, batch, mesh={"data": [1, 2, 4, 8]})',
         )
     for name, tolerance in (("rtol", rtol), ("atol", atol)):
         if tolerance is not None and not _is_tolerance(tolerance):
-            raise _refused(
+            raise refused(
                 f"{name} is {tolerance!r}",
                 "A tolerance is a number, 0 or more, and finite.",
                 f"{name}=1e-3, or leave it out: programs are compared in float64.",
             )
     if not isinstance(seed, int | np.integer) or isinstance(seed, bool) or not 0 <= seed < 1 << 32:
-        raise _refused(
+        raise refused(
             f"seed is {seed!r}",
-            "The seed of the values that are drawn is a whole number from 0 to 2**32 - 1.",
+            "The seed of the drawn values is an integer from 0 to 2**32 - 1.",
             "seed=0",
         )
 
@@ -49,8 +49,15 @@ def _is_tolerance(given: Any) -> bool:
         return False
 
 
-def _refused(what: str, rule: str, remedy: str) -> ShardwiseError:
-    return ShardwiseError(explain_error(what, where="sw.check", rule=rule, remedy=remedy))
+def refused(
+    what: str,
+    rule: str,
+    remedy: str,
+    kind: type[ShardwiseError] = ShardwiseError,
+    where: str = "sw.check",
+) -> ShardwiseError:
+    """Return an error about an option."""
+    return kind(explain_error(what, where=where, rule=rule, remedy=remedy))
 
 
 Meshes = Sizes | Mesh | AbstractMesh | Sequence[MeshLike]
@@ -61,17 +68,16 @@ def wanted_meshes(given: Meshes | None, called: str, args: Sequence[Any]) -> lis
     if given is not None:
         return expand(given, called)
     misplaced = any(isinstance(arg, Mesh | AbstractMesh) for arg in args)
-    raise ArgumentError(
-        explain_error(
-            "the mesh is given by position, as an argument of the function"
-            if misplaced
-            else "mesh= is missing",
-            where=f"sw.{called}",
-            rule=f"{called} compares a program on a mesh with one device, also a program that has "
-            "a mesh of its own.",
-            remedy=f'sw.{called}(f, *args, mesh={{"data": [1, 2, 4, 8]}}), where f takes the mesh '
-            "as a keyword or uses the one around it.",
-        )
+    raise refused(
+        "the mesh is given by position, as an argument of the function"
+        if misplaced
+        else "mesh= is missing",
+        f"{called} compares a program on a mesh with one device, also a program that has a mesh of "
+        "its own.",
+        f'sw.{called}(f, *args, mesh={{"data": [1, 2, 4, 8]}}), where f takes the mesh as a '
+        "keyword or uses the one around it.",
+        ArgumentError,
+        f"sw.{called}",
     )
 
 
@@ -84,25 +90,21 @@ def expand(sizes: Meshes, called: str = "check") -> list[AbstractMesh]:
         if len({(mesh.axis_names, mesh.axis_types) for mesh in meshes}) == 1:
             return sorted(meshes, key=lambda mesh: mesh.size)
     if not isinstance(sizes, Mapping) or not sizes:
-        raise ShardingError(
-            explain_error(
-                f"mesh is {sizes!r}",
-                where=f"sw.{called}",
-                rule=f"{called} needs the axes and the sizes to try.",
-                remedy='mesh={"data": [1, 2, 4, 8]}',
-            )
+        rule, remedy = (
+            f"{called} needs the axes and the sizes to try.",
+            'mesh={"data": [1, 2, 4, 8]}',
         )
+        raise refused(f"mesh is {sizes!r}", rule, remedy, ShardingError, f"sw.{called}")
     columns = []
     for name, value in sizes.items():
         column = [value] if isinstance(value, str) or not isinstance(value, Sequence) else [*value]
         if not column:
-            raise ShardingError(
-                explain_error(
-                    f"axis {name!r} has no sizes",
-                    where=f"sw.{called}",
-                    rule="Each axis has at least one size to try.",
-                    remedy=f'mesh={{"{name}": [1, 2, 4, 8]}}',
-                )
+            rule, remedy = (
+                "Each axis has at least one size to try.",
+                f'mesh={{"{name}": [1, 2, 4, 8]}}',
+            )
+            raise refused(
+                f"axis {name!r} has no sizes", rule, remedy, ShardingError, f"sw.{called}"
             )
         columns.append(column)
     rows = itertools.product(*columns)

@@ -10,12 +10,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..._base.calls import called_wrongly
-from ..._base.errors import ArgumentError, ShardingError, a_type, explain_error, noting
+from ..._base.errors import ArgumentError, ShardingError, a_type, noting
 from ..._engine.call import simulate_p
 from ..._engine.tracing import Tracing
 from ..._jax.types import unplaced
 from ..lift import eps_of, widened
 from .draw import taken_apart
+from .options import refused
 from .running import Run, Wanted, plain
 
 
@@ -85,13 +86,11 @@ def _array(name: str, leaf: Any, beside: Wanted | None) -> Wanted:
         dtype = _typed(value, value.dtype, beside, type(leaf) in (int, float, complex))
         return Wanted(widened(value, value.dtype), dtype, eps_of(value.dtype), given=True)
     except (TypeError, ValueError, OverflowError) as error:
-        raise ArgumentError(
-            explain_error(
-                f"{name} of the reference is {a_type(leaf)}: {error}",
-                where="sw.check",
-                rule="The reference is a function of the same arguments, or its result: arrays.",
-                remedy="reference=lambda *args: ..., or a pytree of arrays",
-            )
+        raise refused(
+            f"{name} of the reference is {a_type(leaf)}: {error}",
+            "The reference is a function of the same arguments, or its result: arrays.",
+            "reference=lambda *args: ..., or a pytree of arrays",
+            ArgumentError,
         ) from error
 
 
@@ -130,14 +129,12 @@ def _refuse_others(found: Mapping[str, Any], base: Run) -> None:
     if not lost and not extra:
         return
     parts = [f"lacks {_some(lost)}"] * bool(lost) + [f"has {_some(extra)} besides"] * bool(extra)
-    raise ShardingError(
-        explain_error(
-            f"the reference {' and '.join(parts)}",
-            where="sw.check",
-            rule="The reference has the structure of the program's result: "
-            f"{_some(result_paths) or 'nothing at all'}.",
-            remedy="return the same pytree from both: the same keys, in the same places.",
-        )
+    raise refused(
+        f"the reference {' and '.join(parts)}",
+        "The reference has the structure of the program's result: "
+        f"{_some(result_paths) or 'nothing at all'}.",
+        "return the same pytree from both: the same keys, in the same places.",
+        ShardingError,
     )
 
 

@@ -7,6 +7,7 @@ A value is *right* when every device holds the value of one device, or its part 
 from __future__ import annotations
 
 import dataclasses
+import enum
 import itertools
 import math
 from collections.abc import Callable, Sequence
@@ -39,25 +40,14 @@ class Held:
         return self.array.reshape((math.prod(lead), *local))
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Relation:
-    """The relation of a value to its twin. A share is right after reducing it by `missing`."""
+class Relation(enum.Enum):
+    """The relation of a value to its twin."""
 
-    missing: str = ""
-    axes: tuple[Axis, ...] = ()
+    RIGHT = "right"
+    SHARE = "right after a reduction"
+    OFF = "wrong"
+    UNLIKE = "of a shape that cannot be compared"
 
-    @property
-    def share(self) -> bool:
-        """Whether only a reduction is missing."""
-        return bool(self.missing)
-
-    def like(self, other: Relation) -> bool:
-        """Return whether both lack the same reduction."""
-        return self.share and (self.missing, self.axes) == (other.missing, other.axes)
-
-
-RIGHT, OFF, UNLIKE = Relation(), Relation(), Relation()
-"""Right; wrong; of a shape that cannot be compared. Compare these with `is`."""
 
 REDUCE: dict[str, Callable[..., Any]] = {
     "psum": np.sum,
@@ -67,27 +57,23 @@ REDUCE: dict[str, Callable[..., Any]] = {
 }
 
 
-def relate(
-    held: Held, want: np.ndarray, agree: Agree, reductions: Sequence[str] = ("psum", "pmean")
-) -> Relation:
+def relate(held: Held, want: np.ndarray, agree: Agree, reductions: Sequence[str]) -> Relation:
     """Return how a value on a mesh relates to the value `want` on one device."""
     local = held.array.shape[len(held.axes) :]
     if local != want.shape:
         wholes = _wholes(held, want.shape)
         if not wholes:
-            return UNLIKE
-        return RIGHT if any(agree(joined, want) for joined in wholes) else OFF
+            return Relation.UNLIKE
+        return Relation.RIGHT if any(agree(whole, want) for whole in wholes) else Relation.OFF
     if all(agree(row, want) for row in held.rows):
-        return RIGHT
-    return share_of(held, want, agree, reductions) or OFF
+        return Relation.RIGHT
+    return Relation.SHARE if _is_share(held, want, agree, reductions) else Relation.OFF
 
 
-def share_of(
-    held: Held, want: np.ndarray, agree: Agree, reductions: Sequence[str] = ("psum", "pmean")
-) -> Relation | None:
-    """Return the missing reduction, if one makes the value right on all devices."""
+def _is_share(held: Held, want: np.ndarray, agree: Agree, reductions: Sequence[str]) -> bool:
+    """Return whether one reduction makes the value right on all devices."""
     if held.array.dtype == bool:
-        return None
+        return False
     array = held.array
     if jnp.issubdtype(array.dtype, jnp.floating):
         array = array.astype(np.float64)
@@ -101,8 +87,8 @@ def share_of(
                     reduced = REDUCE[name](array, axis=dims)
                 rows = reduced.reshape((-1, *reduced.shape[lead_count:]))
                 if all(agree(row, want) for row in rows):
-                    return Relation(name, tuple(held.axes[dim] for dim in dims))
-    return None
+                    return True
+    return False
 
 
 def _wholes(held: Held, shape: Sequence[int]) -> list[np.ndarray]:

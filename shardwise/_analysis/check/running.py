@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ... import _jax
 from ..._base.doing import doing
 from ..._base.errors import noting
 from ..._engine.lower import DivergenceWatch, Pace, Value, explain_divergence, observe
@@ -26,7 +27,7 @@ from ..lift import rounds as rounds_to_integers
 from .cache import compiled
 from .compare import Change, Tolerance, change_of, wide
 from .options import words
-from .ranges import are_vast, asks_for_nan, short_range, whole_numbers
+from .ranges import are_vast, asks_for_nan, short_range, wrapping
 from .relate import Held
 from .twins import comparable
 
@@ -41,9 +42,6 @@ SHORT = 256
 
 LIGHT = 1 << 24
 """Below this many bytes of values a program may be run a hundred times."""
-
-HEAVY = 1 << 30
-"""Above this many bytes a program is not compiled again for a closer look."""
 
 QUICKLY: dict[str, Any] = {
     "xla_backend_optimization_level": 0,
@@ -164,11 +162,6 @@ class Run:
         """Whether it compiles in a fraction of a second."""
         return self.is_light and sum(1 for _ in walk(self.body.ops)) <= SHORT
 
-    @property
-    def is_heavy(self) -> bool:
-        """Whether compiling it again would take too long."""
-        return self._size > HEAVY
-
     @functools.cached_property
     def _size(self) -> int:
         """The total bytes of all values of the program."""
@@ -212,10 +205,10 @@ class Run:
         """A dtype of the program whose range is far smaller than float32's, or None."""
         return short_range(self.body)
 
-    @functools.cached_property
-    def whole_numbers(self) -> Any:
-        """The narrowest integer dtype of a sum that may overflow, or None."""
-        return whole_numbers(self.body)
+    def wrapping(self, body: Body | None = None) -> Any:
+        """Return the narrowest integer dtype whose sums in a body may wrap around, or None."""
+        values = [x for x in self.traced.plain if not _jax.is_traced(x)]
+        return wrapping(body or self.body, values, self.mesh.size if self.mesh else 1)
 
     @functools.cached_property
     def asks_for_nan(self) -> bool:
@@ -226,7 +219,7 @@ class Run:
     def by_numbers(self) -> bool:
         """Whether numbers may differ where the analysis proves equality: sums may overflow on some
         meshes and not on others, or values may be NaN."""
-        if self.short_range is not None or self.whole_numbers is not None or self.asks_for_nan:
+        if self.wrapping() is not None or self.short_range is not None or self.asks_for_nan:
             return True
         return are_vast([*self.traced.plain, *self.results()])
 
@@ -318,6 +311,3 @@ def _plain_dtype(dtype: Any) -> Any:
     if dtype == jax.dtypes.float0:
         return np.dtype(np.bool_)
     return np.dtype(np.uint32) if jnp.issubdtype(dtype, jax.dtypes.prng_key) else np.dtype(dtype)
-
-
-__all__ = ["ALL", "Run", "Wanted", "plain"]

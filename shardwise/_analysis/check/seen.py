@@ -40,10 +40,7 @@ def unseen(
     if not any(value.size for value in base.results()):
         return [NothingCompared.so("every result is empty: nothing was compared")]
     findings = list(_single(meshes, given, {axis.name for axis in axes_used(base.body)}))
-    findings += _empty(base, "is zero everywhere", _is_zero, all_of_them=True)
-    findings += _empty(base, "is NaN everywhere", _is_nan)
-    findings += _empty(base, "is infinite or NaN everywhere", _is_infinite)
-    findings += _empty(base, "is NaN in some of its elements", _is_partly_nan)
+    findings += _degenerate(base)
     return findings + list(_alike(runs[-1] if runs else base, proved))
 
 
@@ -66,34 +63,33 @@ def _single(
         yield OneDevice.along(axis, all_axes)
 
 
-def _empty(base: Run, what: str, test: Any, all_of_them: bool = False) -> Iterator[Finding]:
-    rows = list(zip(base.paths, base.results(), strict=True))
-    empty = [path for path, value in rows if value.size and test(value)]
-    if empty and (len(empty) == len(rows) or not all_of_them):
-        yield Degenerate.of(empty, what, "elements" in what)
+ZERO = "is zero everywhere"
+DEGENERATE = (
+    ZERO,
+    "is NaN everywhere",
+    "is infinite or NaN everywhere",
+    "is NaN in some of its elements",
+)
 
 
-def _is_zero(value: np.ndarray) -> bool:
-    return not value.any()
+def _degenerate(base: Run) -> Iterator[Finding]:
+    """Report results without information; zeros only if there is nothing else."""
+    words = [_what_is_wrong(value) for value in base.results()]
+    for word in DEGENERATE:
+        paths = [path for path, found in zip(base.paths, words, strict=True) if found == word]
+        if paths and (word != ZERO or len(paths) == len(words)):
+            yield Degenerate.of(paths, word, "elements" in word)
 
 
-def _nan(value: np.ndarray) -> np.ndarray:
-    is_float = jnp.issubdtype(value.dtype, jnp.inexact)
-    return np.isnan(value) if is_float else np.zeros(value.shape, bool)
-
-
-def _is_nan(value: np.ndarray) -> bool:
-    return bool(_nan(value).all())
-
-
-def _is_partly_nan(value: np.ndarray) -> bool:
-    return bool(_nan(value).any()) and not _is_nan(value) and not _is_infinite(value)
-
-
-def _is_infinite(value: np.ndarray) -> bool:
-    """Return whether all is infinite, which hides factors. Single elements may be a mask."""
-    is_float = jnp.issubdtype(value.dtype, jnp.inexact)
-    return is_float and not np.isfinite(value).any() and not _is_nan(value)
+def _what_is_wrong(value: np.ndarray) -> str:
+    """Return the word of `DEGENERATE` for a result. Single infinite elements may be a mask."""
+    zero, nan, infinite, partly = DEGENERATE
+    if not value.size or not value.any():
+        return zero if value.size else ""
+    is_nan = np.isnan(value)
+    if not np.isfinite(value).any():
+        return nan if is_nan.all() else infinite
+    return partly if is_nan.any() else ""
 
 
 def _alike(run: Run, proved: bool) -> Iterator[Finding]:
@@ -138,25 +134,19 @@ def _divides(op: Split) -> bool:
 
 
 def _differs(op: Split, value: Any) -> bool:
-    if _jax.is_traced(value):
-        return True
-    array = np.asarray(plain(jnp.asarray(value)))
-    for dim, axes in enumerate(op.placement):
-        parts = math.prod(axis.size for axis in axes)
-        if parts > 1:
-            pieces = np.split(array, parts, axis=dim)
-            if any(not _equal(piece, pieces[0]) for piece in pieces[1:]):
-                return True
-    return False
+    """Return whether the parts of an array differ between devices."""
+    counts = [math.prod(axis.size for axis in axes) for axes in op.placement]
+    splits = [(dim, count) for dim, count in enumerate(counts) if count > 1]
+    return any(_pieces_differ(value, dim, count) for dim, count in splits)
 
 
 def _has_rows(value: Any) -> bool:
     """Return whether the rows of an array differ."""
+    return _jax.is_traced(value) or (np.ndim(value) > 0 and _pieces_differ(value, 0, len(value)))
+
+
+def _pieces_differ(value: Any, dim: int, count: int) -> bool:
     if _jax.is_traced(value):
         return True
-    array = np.asarray(plain(jnp.asarray(value)))
-    return array.ndim > 0 and any(not _equal(row, array[0]) for row in array[1:])
-
-
-def _equal(a: np.ndarray, b: np.ndarray) -> bool:
-    return a.tobytes() == b.tobytes()
+    first, *others = np.split(np.asarray(plain(jnp.asarray(value))), max(count, 1), dim)
+    return any(piece.tobytes() != first.tobytes() for piece in others)

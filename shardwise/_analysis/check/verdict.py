@@ -132,7 +132,8 @@ def is_not_sharded(findings: Sequence[Finding]) -> bool:
 
 DRAWN = " (values drawn)"
 
-GREEN, RED, AMBER = "#1a7f37", "#cf222e", "#9a6700"
+GREEN, RED, AMBER = "#1a873a", "#e0313d", "#a06b00"
+"""Readable on white and on black: a notebook does not say which it is."""
 COLORS = {"WRONG": RED, "not run": AMBER}
 
 

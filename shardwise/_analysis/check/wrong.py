@@ -15,15 +15,13 @@ from .diagnose import (
     Known,
     Origin,
     follows_sharding,
-    gradient_before,
     leads_to,
-    mean_of_means,
     origin,
     place,
     relations,
 )
 from .flow import ancestors
-from .lint import maker_of
+from .lint import maker_of, summed_again
 from .relate import Held
 from .running import Run, Wanted
 
@@ -89,9 +87,8 @@ class Wrong:
             masks = [np.ones(first.shape, bool)]
         else:
             masks = [off(first, self.want.value, self.limit, self.change)]
-        distinct = [
-            row for row in others if not np.array_equal(row, first, equal_nan=_has_nan(row))
-        ]
+        nan = is_inexact(first)
+        distinct = [row for row in others if not np.array_equal(row, first, equal_nan=nan)]
         return masks + [off(row, first, self.limit, self.change) for row in distinct]
 
     @property
@@ -175,15 +172,6 @@ class Wrong:
         return origin(self.run.body, target, self.related)
 
     @functools.cached_property
-    def origin_times(self) -> float:
-        """The factor by which the value at its origin is too large; 1 if there is none."""
-        op = self.origin.op if self.origin else None
-        pair = self.run.beside(self.base).get(op.outs[0]) if op else None
-        if pair is None or pair[0].first.shape != pair[1].shape:
-            return 1.0
-        return factor(pair[0].first, pair[1], self.limit) or 1.0
-
-    @functools.cached_property
     def related(self) -> Known:
         """How each value on the way to it relates to its twin on one device."""
         target = self.run.body.outs[self.index]
@@ -201,38 +189,18 @@ class Wrong:
         """Return whether two arrays are equal within the tolerance of this result."""
         return agree(a, b, self.limit)
 
-    @property
-    def mean_of_means(self) -> bool:
-        """Whether it is a mean of means of parts with unequal weights."""
-        body, beside = self.run.body, self.run.beside(self.base)
-        return bool(self.origin) and mean_of_means(body, self.origin.op, beside, self.agree)
-
     @functools.cached_property
     def reduced_again(self) -> Collective | None:
         """The first `psum` of an already reduced value on the way to this result, if any."""
         if self.structure:
             return None
-        for op in ancestors(self.run.body, self.run.body.outs[self.index]):
-            if isinstance(op, Collective) and op.name == "psum" and not op.backward:
-                atom = op.ins[0]
-                repeated = [axis for axis in op.axes if axis.size > 1 and axis not in atom.axes]
-                if repeated and isinstance(atom, Var):
-                    return op
-        return None
+        path = ancestors(self.run.body, self.run.body.outs[self.index])
+        return next((op for op, _ in summed_again(path) if isinstance(op.ins[0], Var)), None)
 
     @property
     def suspect(self) -> tuple[str, Where] | None:
         """Code and line of the suspicion (`ReducedAgain`) that it confirms, if there is one."""
         return (ReducedAgain.code, self.reduced_again.where) if self.reduced_again else None
-
-    @property
-    def gradient(self) -> Op | None:
-        """The last operation of the backward pass that it depends on, if there is one."""
-        op = self.origin.op if self.origin else None
-        if op is not None and op.backward:
-            return op
-        reduction = self.reduced_again
-        return gradient_before(self.run.body, reduction.ins[0]) if reduction else None
 
     @property
     def written(self) -> bool:
@@ -266,7 +234,3 @@ class Wrong:
                 break
             op = inner
         return op
-
-
-def _has_nan(x: np.ndarray) -> bool:
-    return is_inexact(x)

@@ -151,7 +151,7 @@ class Reader:
                 for called in instruction.called:
                     yield from self._nodes(called, context)
             else:
-                work = Work()
+                work = Work(update=context.update)
                 add_instruction(work, instruction, computation, self.module)
                 yield work
 
@@ -208,6 +208,7 @@ class Reader:
             instruction = _with_line(instruction, computation)
         with_name = with_name if with_name.op_name else instruction
         for source, operand, result, origin in _arrays(instruction, opcode, computation):
+            named = with_name if origin is instruction else origin
             yield Sent(
                 name=called,
                 axes=axes,
@@ -219,7 +220,7 @@ class Reader:
                 known=around.known,
                 counted=around.counted,
                 message=self.messages,
-                direction=_direction(with_name if origin is instruction else origin, around.update),
+                direction=direction_of(named, around.update),
                 instruction=origin,
                 computation=name,
                 operand=source,
@@ -395,7 +396,8 @@ def _slices(reader: Instruction, name: str, module: Module) -> bool:
     )
 
 
-def _direction(instruction: Instruction, update: bool) -> str:
+def direction_of(instruction: Instruction, update: bool) -> str:
+    """Return the pass of an instruction; `update` if it depends on the backward pass."""
     name = instruction.op_name
     if "transpose(" in name:
         return "backward"

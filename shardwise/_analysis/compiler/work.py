@@ -33,6 +33,8 @@ class Work:
     operations: int = 0
     first: Instruction | None = None
     """An instruction with a source line, which stands for all of them."""
+    update: bool = False
+    """Whether the first instruction depends on the backward pass."""
 
     @property
     def flops(self) -> float:

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any, Protocol, TypeVar
 
+from ..faults import NOT_SHARDED
 from .facts import Facts, Remark
 
 NOT_FOLLOWED = "SW409"
@@ -40,7 +41,7 @@ def with_findings(report: Kind, judged: Judged) -> Kind:
             ),
         )
         for finding in judged.findings
-        if finding.code != NOT_FOLLOWED
+        if finding.code != NOT_FOLLOWED and finding.message != NOT_SHARDED
     )
     return dataclasses.replace(report, findings=remarks)
 

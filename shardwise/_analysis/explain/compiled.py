@@ -13,7 +13,7 @@ from ..._program.where import NOWHERE, caller_in, choose_compiled
 from ..compiler.compile import Compiled
 from ..compiler.devices import Spec, spec_of_sharding
 from ..compiler.hlo import Instruction, Type
-from ..compiler.sent import Branches, Loop, Node, Sent, sent_in, work_in
+from ..compiler.sent import Branches, Loop, Node, Sent, direction_of, sent_in, work_in
 from ..compiler.work import Work as Counted
 from .data import CollectiveUse, Held, Live, Memory, MeshAxis, Step, Work
 from .record import module_in
@@ -57,7 +57,7 @@ class Rows:
             moved=node.moved,
             dots=dict(node.dots),
             operations=node.operations,
-            direction=_direction(node.first),
+            direction=_direction(node.first, node.update),
         )
 
     def _loop(self, node: Loop) -> Step:
@@ -183,8 +183,8 @@ def _by_line(recorded: Sequence[CollectiveUse]) -> Mapping[tuple[object, ...], C
     return {_line(use): use for use in reversed(recorded)}
 
 
-def _direction(instruction: Instruction | None) -> str:
-    return "backward" if instruction and "transpose(" in instruction.op_name else "forward"
+def _direction(instruction: Instruction | None, update: bool = False) -> str:
+    return "forward" if instruction is None else direction_of(instruction, update)
 
 
 # --- layout of arguments and results
@@ -261,7 +261,7 @@ def memory_of(compiled: Compiled, arguments: int, unused: int, results: int) -> 
     peak = compiled.peak - unused  # unused arguments are kept only in this compilation
     live = tuple(_buffers(compiled.files.memory))[:LIVE]
     rest = max(0, peak - sum(buffer.bytes for buffer in live))
-    return Memory(arguments, results, peak, NOWHERE, live, rest, ((0, peak),))
+    return Memory(arguments, results, peak, NOWHERE, live, rest, ())
 
 
 def _buffers(text: str) -> Iterator[Live]:

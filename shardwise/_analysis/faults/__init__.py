@@ -26,7 +26,6 @@ from .limits import OneDevice as OneDevice
 from .limits import SameData as SameData
 from .limits import Ties as Ties
 from .multiples import CountedOften as CountedOften
-from .multiples import MeanOfMeans as MeanOfMeans
 from .multiples import TooLarge as TooLarge
 from .multiples import TooSmall as TooSmall
 from .operations import NOT_SHARDED as NOT_SHARDED

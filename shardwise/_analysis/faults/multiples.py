@@ -149,19 +149,10 @@ class TooLarge(Fault):
         if one.multiple is None or one.multiple < 1:
             return None
         text = f"is {one.multiple:.4g} times too large, {one.whose}"
-        if one.divisor < 1:
-            text += f"; what is divided by is {one.fraction(one.divisor)} of what it should be, "
-            return cls.found(f"{text}since here", one.where, SUMMED.format(over=one.over))
-        if one.gradient is not None and one.summed_before:
-            note, remedy = (
-                "; autodiff has already summed it over the devices",
-                one.gradient_remedy,
-            )
-        elif one.summed_before:
-            note, remedy = "; every device has the same value before the sum", MEANT
-        else:
-            note, remedy = "", AVERAGED
-        return cls.found(f"{text}{note}", one.where, remedy.replace("{over}", one.over))
+        if not one.summed_before:
+            return cls.found(text, one.where, AVERAGED.format(over=one.over))
+        text += "; every device has the same value before the sum"
+        return cls.found(text, one.where, MEANT.format(over=one.over))
 
 
 SUMMED = "sum instead of averaging: jax.lax.psum(..., {over}), or divide only once."
@@ -244,10 +235,7 @@ class TooSmall(Fault):
         if one.multiple is None or one.multiple >= 1:
             return None
         text = f"is {one.fraction(one.multiple)} of what it should be, {one.whose}"
-        if one.divisor > 1:
-            text += f"; what is divided by is {one.divisor:.4g} times too large, since here"
-        remedy = SUMMED if one.divisor <= 1 else AVERAGED
-        return cls.found(text, one.where, remedy.format(over=one.over))
+        return cls.found(text, one.where, SUMMED.format(over=one.over))
 
 
 class CountedOften(Fault):
@@ -283,47 +271,4 @@ class CountedOften(Fault):
             f"before the sum over {axis_name}",
             step.op.where,
             f"add it after the sum, or divide it by jax.lax.axis_size({axis_name}).",
-        )
-
-
-class MeanOfMeans(Fault):
-    code = "SW103"
-    title = "a mean of unequal means"
-    evidence = (NUMBERS,)
-    explanation = """
-        **A mean of unequal means.** Each device divides by its own count, and `pmean` gives every
-        device the same weight, however few examples it has. With padding or masks the counts
-        differ.
-    """
-    wrong = """
-        @sharded(in_specs=(P("data"), P("data")))
-        def masked_mean(x, mask):
-            mine = jnp.sum(x * mask) / jnp.sum(mask)
-            return pmean(mine, "data")
-
-
-        mask = jnp.arange(16) % 7 != 1
-        print(check(masked_mean, x, mask, reference=lambda x, mask: jnp.mean(x, where=mask)))
-    """
-    remedy = "Sum totals and counts separately, and divide once."
-    right = """
-        @sharded(in_specs=(P("data"), P("data")))
-        def masked_mean(x, mask):
-            total, count = psum((jnp.sum(x * mask), jnp.sum(mask)), "data")
-            return total / count
-
-
-        print(check(masked_mean, x, mask))
-    """
-
-    @classmethod
-    def from_numbers(cls, one: Any) -> Finding | None:
-        """Recognise a quotient that is right once both its sides are summed."""
-        if not one.mean_of_means:
-            return None
-        return cls.found(
-            f"is a mean of unequal means ({one.much})",
-            one.where,
-            "sum numerators and denominators separately, and divide once: "
-            "jax.lax.psum(total, axis) / jax.lax.psum(count, axis).",
         )

@@ -39,8 +39,8 @@ PAGES = {
 
         Without a `reference`, the results on one device define what is right, and the program is
         read on both meshes. Where the meaning of a result departs from its meaning on one device,
-        the place is known, and so is the cause. Where meaning explains nothing, and wherever a
-        `reference=` is given, numbers decide.
+        the place is known, and so is the cause. Where meaning explains nothing, numbers decide.
+        With a `reference=`, numbers alone decide what is wrong.
         """,
         '''
         import functools

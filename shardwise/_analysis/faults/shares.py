@@ -15,7 +15,7 @@ class ShareReturned(Fault):
     code = "SW403"
     title = "a share of a sum is returned"
     old = ("SW104",)
-    evidence = (MEANING, NUMBERS)
+    evidence = (MEANING,)
     page = "prove"
     explanation = """
         **A share is returned.** The `psum` is missing, or the `pmean` or `pmax`, and where
@@ -63,24 +63,12 @@ class ShareReturned(Fault):
             remedy += ", and leave the axis out of out_specs"
         return cls.found(f"{is_only} {share}", m.where, f"{remedy}: jax.lax.{reduce}(..., {axes}).")
 
-    @classmethod
-    def from_numbers(cls, one: Any) -> Finding | None:
-        """Recognise a result that one reduction makes right."""
-        lacks = one.lacks
-        if not one.apart or lacks is None:
-            return None
-        return cls.found(
-            f"is only the first device's share; {lacks.missing} over {lacks.over} gives the right "
-            "result",
-            one.where,
-            f"return jax.lax.{lacks.missing}(..., {lacks.over}).",
-        )
-
 
 class ShareUsed(Fault):
     code = "SW405"
     title = "a share of a sum is used as if it were the whole"
-    evidence = (MEANING, NUMBERS)
+    old = ("SW103",)
+    evidence = (MEANING,)
     page = "prove"
     explanation = """
         **A share is used as if it were the whole.** An activation, a norm, a root or a comparison
@@ -183,24 +171,6 @@ class ShareUsed(Fault):
             m.where,
             remedy
             or f"add the shares up first: jax.lax.psum(..., {m.over}), or pmean if they are means.",
-        )
-
-    @classmethod
-    def from_numbers(cls, one: Any) -> Finding | None:
-        """Recognise an intermediate value that one reduction makes right."""
-        share = one.share
-        if share is None:
-            return None
-        axes = share.over
-        cause = f"depends on the number of devices ({one.much}): each device uses its own share of "
-        if one.apart:
-            cause = (
-                f"is computed from only the first device's share: {share.missing} over {axes} of "
-            )
-        return cls.found(
-            f"{cause}this value",
-            one.where,
-            f"reduce it before it is used: jax.lax.{share.missing}(..., {axes}).",
         )
 
 

@@ -91,18 +91,22 @@ class NotFinite(Fault):
         alike, as in a hash, are left alone.
     """
     wrong = """
-        @sharded(in_specs=(P("data"), P("data")))
-        def masked_mean(x, mask):
-            return pmean(jnp.sum(x * mask) / jnp.sum(mask), "data")
+        @sharded()
+        def total(x):
+            return psum(jnp.sum(x.astype(jnp.float16)), "data")
 
 
-        def dense(x, mask):
-            return jnp.mean(x, where=mask)
-
-
-        print(check(masked_mean, x, jnp.arange(16) < 12, reference=dense))
+        print(check(total, 4000 * (x - 8)))
     """
-    remedy = "Here it is that of SW103: one division, after the sums."
+    remedy = "Add up in a dtype with a larger range."
+    right = """
+        @sharded()
+        def total(x):
+            return psum(jnp.sum(x), "data")
+
+
+        print(check(total, 4000 * (x - 8)))
+    """
 
     @classmethod
     def from_numbers(cls, one: Any) -> Finding | None:
@@ -193,21 +197,23 @@ class DependsOnDevices(Fault):
         every part has been everywhere.
     """
     wrong = """
-        @sharded()
-        def norm(x):
-            return psum(jnp.sqrt(jnp.sum(x**2)), "data")
+        @sharded(out_specs=P("data"))
+        def running_sum(x):
+            return jnp.cumsum(x)
 
 
-        print(check(norm, x, reference=jnp.linalg.norm))
+        print(check(running_sum, x))
     """
-    remedy = "Look at what is reduced at that line: here the root has to come after the sum."
+    remedy = "Look at what comes together at that line: here each part starts again at zero."
     right = """
-        @sharded()
-        def norm(x):
-            return jnp.sqrt(psum(jnp.sum(x**2), "data"))
+        @sharded(out_specs=P("data"))
+        def running_sum(x):
+            total = jax.lax.all_gather(x.sum(), "data")
+            before = jnp.arange(len(total)) < jax.lax.axis_index("data")
+            return jnp.cumsum(x) + jnp.sum(total, where=before)
 
 
-        print(check(norm, x))
+        print(check(running_sum, x))
     """
 
     @classmethod

@@ -16,7 +16,7 @@ from typing import Any
 
 from .candidate import Candidate, Writer, shown
 from .sites import GRADIENTS, SPECS, Sites, called
-from .source import Edit
+from .source import Edit, Source
 
 WORDS = {
     "psum": "sum",
@@ -56,6 +56,12 @@ class Request:
     """Whether the analysis cannot say what is wrong: positions and counts are then more likely."""
     misplaced: bool = False
     """Whether a result is joined along other dimensions than it is split: wrong `out_specs`."""
+    shapes: Sequence[tuple[str, tuple[int, ...], tuple[int, ...]]] = ()
+    """The results with a wrong shape: the path, the shape, and what it should be."""
+    reference: Sequence[tuple[Source, ast.expr]] = ()
+    """The expressions of the reference, if there is one."""
+    is_wrong_alone: bool = False
+    """Whether the program differs from the reference on one device already."""
 
     @functools.cached_property
     def writer(self) -> Writer:
@@ -108,20 +114,6 @@ def reduce_gradient(r: Request) -> Iterator[Candidate]:
             described = f"{WORDS[name]} {shown(text)} over {write.axes(axes)}"
             edit = source.replace(node, write.call(name, text, axes))
             yield r.make([edit], described, 2.5 + 0.3 * nth)
-
-
-def divide_by_size(r: Request) -> Iterator[Candidate]:
-    """Divide the result of a reduction by the number of devices."""
-    source, write = r.sites.source, r.writer
-    if r.ratio is None or r.ratio <= 1:
-        return
-    for i, node in enumerate(r.sites.calls({"psum", "psum_scatter", "all_to_all", "all_gather"})):
-        for axes in r.axes:
-            size = f"{write.lax('axis_size')}({write.axes(axes)})"
-            text = write.grouped(node, f"{source.text_of(node)} / {size}")
-            described = f"divide the {called(node)} by the number of devices along "
-            rank = 2.6 + 0.5 * i
-            yield r.make([source.replace(node, text)], described + write.axes(axes), rank)
 
 
 def remove_reduction(r: Request) -> Iterator[Candidate]:
@@ -392,7 +384,6 @@ CATALOGUE: tuple[Generator, ...] = (
     vary_before_grad,
     add_after_reduction,
     reduce_gradient,
-    divide_by_size,
     change_axes,
     reduce_both_parts,
     reduce_value,

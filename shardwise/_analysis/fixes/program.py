@@ -15,8 +15,14 @@ from ..._engine.static import Static
 from ..._engine.tracing import Tracing
 from ..._meaning import Gap
 from ..._mesh import AbstractMesh, one_device
+from ..._program import Body
 from ..check import Examined, examine
 from ..prove.reading import ReadProgram
+
+Allowed = frozenset[int]
+"""The indices of the results that may have a wrong shape."""
+
+NONE: Allowed = frozenset()
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -60,27 +66,53 @@ class Program:
         """The mesh most likely to expose mistakes: the largest."""
         return self.meshes[-1]
 
-    def read(self, mesh: AbstractMesh, f: Any = None) -> ReadProgram:
-        """Trace the program, or an edited `f`, and analyse its values."""
-        tracing = Tracing(f or self.f, mesh, *self.options)
-        return ReadProgram.of(tracing, mesh, self.args, self.plain)
+    def misshapen(self, body: Body) -> frozenset[int]:
+        """Return the indices of the results whose shape is wrong."""
+        count = self.plain.traced.tree.num_leaves
+        pairs = zip(body.outs[:count], self.plain.body.outs, strict=False)
+        return frozenset(i for i, (got, want) in enumerate(pairs) if got.shape != want.shape)
 
-    def gaps(self, mesh: AbstractMesh, f: Any) -> list[list[Gap]] | None:
-        """Return where each result differs from what it should be; None if it may deadlock.
+    def read(
+        self, mesh: AbstractMesh, f: Any, allowed: Allowed | None = NONE
+    ) -> ReadProgram | None:
+        """Trace an edited program, and analyse its values.
 
-        Devices are followed separately only if nothing else shows that the program is wrong.
+        Return None if it may deadlock or has another structure; or if results have a wrong shape,
+        except for those that are `allowed` (None: any), of which at least one must be right then.
         """
-        edited = self.read(mesh, f)
-        if edited.sites or edited.traced.tree != self.plain.traced.tree:
+        tracing = Tracing(f, mesh, *self.options)
+        traced = tracing(self.args, {})
+        misshapen = self.misshapen(traced.program.body)
+        if traced.tree != self.plain.traced.tree:
             return None
-        gaps = edited.reading.gaps()
-        return [row.gaps for row in edited.compared(self.plain)] if is_open(gaps) else gaps
+        if misshapen and allowed is not None and not misshapen < allowed:
+            return None
+        edited = ReadProgram.of(tracing, mesh, self.args, self.plain)
+        return None if edited.sites else edited
+
+    def gaps_apart(self, mesh: AbstractMesh, f: Any) -> list[list[Gap]] | None:
+        """Return the gaps, where devices are followed separately if nothing else decides."""
+        edited = self.read(mesh, f)
+        if edited is None or not is_open(gaps := edited.reading.gaps()):
+            return None if edited is None else gaps
+        return [row.gaps for row in edited.compared(self.plain)]
 
     def proved(self, f: Any) -> bool:
-        """Return whether every result is proved on the other meshes, including one device."""
-        meshes = dict.fromkeys([one_device(self.hardest), *self.meshes[:-1]])
+        """Return whether every result is proved on every mesh, including one device."""
+        meshes = dict.fromkeys([self.hardest, one_device(self.hardest), *self.meshes[:-1]])
         no_gaps = [[] for _ in self.plain.traced.result_paths]
-        return all(self.gaps(mesh, f) == no_gaps for mesh in meshes)
+        return all(self.gaps_apart(mesh, f) == no_gaps for mesh in meshes)
+
+    @functools.cached_property
+    def is_wrong_alone(self) -> bool:
+        """Whether it differs from the reference on one device already."""
+        return any(result.on_one_device is not None for result in self.examined.wrong)
+
+    @functools.cached_property
+    def factor(self) -> float | None:
+        """The factor by which the numbers of a result are too large, if there is one."""
+        factors = (result.times for result in self.examined.wrong if not result.structure)
+        return next((factor for factor in factors if factor is not None), None)
 
     def agrees(self, f: Any) -> bool:
         """Return whether the numbers are right on the largest mesh."""

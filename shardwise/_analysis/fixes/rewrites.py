@@ -261,37 +261,6 @@ def nudge(r: Request) -> Iterator[Candidate]:
             yield r.make(edits, "send in the other direction", rank - 0.5)
 
 
-def change_specs(r: Request) -> Iterator[Candidate]:
-    """Declare another sharding of an argument or a result."""
-    source, write = r.sites.source, r.writer
-    every = list(dict.fromkeys(name for axes in r.axes for name in axes))
-    quoted = [f"{write.quote}{name}{write.quote}" for name in every]
-    entries = [*quoted, *(f"None, {name}" for name in quoted), ""]
-    entries += [", ".join(pair) for pair in itertools.permutations(quoted, 2)]
-    for i, node in enumerate(sorted(r.sites.specs(), key=lambda s: not _is_for_results(r, s))):
-        rank = 3.5 if r.misplaced and _is_for_results(r, node) else 6.8
-        for nth, entry in enumerate(entries):
-            text = f"{source.text_of(node.func)}({entry})"
-            shared = not entry and source.owner_of(source.replace(node, text)) is source.tree
-            if text != source.text_of(node) and not shared:  # other code may use the constant
-                described = f"declare {text} instead of {source.text_of(node)}"
-                # Replicating an argument is right too, but the program is then no longer sharded.
-                penalty = 4 if not entry and not _is_for_results(r, node) else 0
-                described += ": every device then has all of it" if penalty else ""
-                total = rank + penalty + 0.2 * i + 0.1 * nth
-                yield r.make([source.replace(node, text)], described, total)
-
-
-def _is_for_results(r: Request, node: ast.Call) -> bool:
-    """Return whether a spec belongs to `out_specs`."""
-    parent = r.sites.source.parents.get(node)
-    while parent is not None and not isinstance(parent, ast.stmt):
-        if isinstance(parent, ast.keyword) and parent.arg in ("in_specs", "out_specs"):
-            return parent.arg == "out_specs"
-        parent = r.sites.source.parents.get(parent)
-    return False
-
-
 def _in_permutation(r: Request, node: ast.Tuple) -> bool:
     return any(
         isinstance(parent, ast.Call) and called(parent) == "ppermute"
@@ -312,6 +281,5 @@ REWRITES = (
     draw_for_all,
     one_key,
     global_positions,
-    change_specs,
     nudge,
 )

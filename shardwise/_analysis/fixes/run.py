@@ -9,7 +9,7 @@ from ..._base.calls import DEVICES, public
 from ..._base.doing import Telling, telling
 from ..._base.errors import name_of
 from ..._engine.static import Static
-from ..check import Meshes, Verdict, examine, validate, wanted_meshes
+from ..check import Meshes, Verdict, examine, validate, verdict_unsharded, wanted_meshes
 from .search import fixed
 
 
@@ -37,7 +37,8 @@ def check(
     """Check that `f` is right on any number of devices, and locate the line if it is not.
 
     Analyses `f` on every mesh, and runs it, simulated, on the largest mesh and on those where it is
-    not proved right. Each result is compared with that on one device, or with `reference`.
+    not proved right. Each result is compared with that on one device, or with `reference`. A
+    program without `shard_map` is not run, unless there is a reference.
 
     Args:
         f: The function, with `jax.shard_map` somewhere inside. If it takes a keyword `mesh`, the
@@ -87,6 +88,8 @@ def check(
     meshes = wanted_meshes(mesh, "check", args)
     options = in_specs, Static.of(static_argnums, static_argnames)
     with telling(f"checking {name_of(f)}", progress):
+        if reference is None and (idle := verdict_unsharded(f, args, meshes, options)):
+            return idle
         settings = meshes, reference, options, rtol, atol, seed, all_meshes
         examined = examine(f, args, *settings)
         return fixed(examined, f, meshes, reference, options) if fix else examined.verdict

@@ -23,6 +23,7 @@ from ..._meaning import Gap
 from ..._mesh import AbstractMesh
 from ..._program import Join, Op, walk
 from ..check import Examined, Finding, Fix, Verdict
+from .arithmetic import ARITHMETIC
 from .candidate import Candidate, import_edits
 from .edits import CATALOGUE, Request, keep_checks
 from .live import Live
@@ -30,24 +31,23 @@ from .program import Program, is_open
 from .rewrites import REWRITES
 from .sites import Sources, sites_of, values_of
 from .source import Source, shown_path, unified_diff
+from .specs import SPECS
 from .statistics import STATISTICS
 
-MOST = 24
-"""How many candidates are tried for one or two meshes; half as many more for each further mesh.
+OPERATIONS = 150, 25
+"""The budget of a search for each mesh, in analysed operations: a constant, and a multiple of the
+program's number of operations. A count instead of a time limit, so that every machine finds the
+same fix. The search should take no longer than the check, which compiles and runs the program."""
 
-A count instead of a time limit, so that every machine finds the same fix.
-"""
+FAILED, RUN = 0.25, 8
+"""What it costs if a candidate cannot be traced, and what running one costs, as a multiple of
+analysing it."""
 
-OPERATIONS = 150, 8
-"""The budget of analysed operations per mesh: a constant, and a multiple of the program's number of
-operations. The search should take no longer than the check, which compiles and runs the program on
-each mesh."""
-
-APART = 3
-"""How many times longer the analysis takes if it follows each device separately."""
+FIRST = 0.6
+"""The share of the budget after which candidates that cannot be decided by analysis are run."""
 
 RUNS = 2
-"""How many candidates that can be neither proved nor refuted are run."""
+"""How many of those are run in any case."""
 
 MISTAKES = 3
 """The largest number of mistakes in one program that are fixed."""
@@ -59,6 +59,8 @@ class Tried:
 
     candidate: Candidate
     gaps: list[list[Gap]]
+    misshapen: frozenset[int]
+    """The indices of the results that have a wrong shape."""
 
     @property
     def right(self) -> frozenset[int]:
@@ -74,12 +76,18 @@ class Tried:
         """Return whether more results are right, or fewer operations wrong, and none got worse."""
         if not self.right >= other.right or self.is_open:
             return False
-        return self.right > other.right or 0 < self.mistakes < other.mistakes
+        fewer = self.misshapen < other.misshapen or 0 < self.mistakes < other.mistakes
+        return self.right > other.right or fewer
+
+    @property
+    def is_right(self) -> bool:
+        """Whether every result is proved."""
+        return len(self.right) == len(self.gaps)
 
     @property
     def is_open(self) -> bool:
         """Whether nothing shows that the candidate is wrong."""
-        return is_open(self.gaps)
+        return not self.misshapen and is_open(self.gaps)
 
 
 def fixed(
@@ -148,57 +156,62 @@ class Search:
         self.program, self.findings = program, findings
         self.sources = Sources()
         self.live: dict[str, Live] = {}
-        self.tried = self.followed = 0
-        meshes, self.length = len(program.meshes), program.plain.operations
-        self.most = MOST * (2 + max(0, meshes - 2)) // 2
-        self.budget = meshes * (OPERATIONS[0] + OPERATIONS[1] * self.length)
         self.body = program.examined.largest.body
+        self.length = sum(1 for _ in walk(self.body.ops))
+        self.spent = 0.0
+        self.budget = len(program.meshes) * (OPERATIONS[0] + OPERATIONS[1] * self.length)
         self.whole = values_of(program.plain.body, self.sources)
 
     def run(self) -> tuple[Candidate, str] | None:
         """Return the first verified candidate, and how it was verified."""
-        now = Tried(_NOTHING, self._gaps_at_first())
+        now = Tried(_NOTHING, self._gaps_at_first(), self.program.misshapen(self.body))
         best: Candidate | None = None
         open_ones: list[Tried] = []
         for _ in range(MISTAKES):
             better: Tried | None = None
-            for candidate in self.candidates(now.gaps, best):
-                if self.is_over:
+            for candidate in self.candidates(now, best):
+                if self.spent >= (FIRST if open_ones else 1) * self.budget:
                     break
-                tried = self.attempt(candidate)
+                tried = self.attempt(candidate, now)
                 if tried is None:
                     continue
-                if self._is_proved(tried):
-                    single = candidate.alone and self.attempt(candidate.alone)
-                    enough = single if single and self._is_proved(single) else tried
-                    return enough.candidate, "proved"
+                if tried.is_right and self._is_proved(candidate):
+                    alone = candidate.alone
+                    return alone if alone and self._is_proved(alone) else candidate, "proved"
                 if tried.is_open:
                     open_ones.append(tried)
                 elif tried.is_better(better or now):
                     better = tried
                     if tried.right > now.right:  # proved results stay: continue from here
                         break
-            if better is None or self.is_over:
+            if better is None:
                 break
             best, now = better.candidate, better
-        return self._checked(open_ones)
+        return self._settled(open_ones)
 
-    def _is_proved(self, tried: Tried) -> bool:
-        """Return whether every result is proved on every mesh."""
-        all_right = len(tried.right) == len(tried.gaps)
-        return all_right and bool(self._with(tried.candidate, self.program.proved))
+    def _is_proved(self, candidate: Candidate) -> bool:
+        return bool(self._with(candidate, self.program.proved))
 
     def _gaps_at_first(self) -> list[list[Gap]]:
         program = self.program
         gaps = program.examined.gaps
-        return gaps if gaps is not None else program.gaps(program.hardest, program.f) or []
+        if gaps is None:
+            program_read = program.read(program.hardest, program.f, None)
+            gaps = program_read.reading.gaps() if program_read else []
+        return gaps
 
-    def _checked(self, open_ones: Sequence[Tried]) -> tuple[Candidate, str] | None:
+    def _settled(self, open_ones: Sequence[Tried]) -> tuple[Candidate, str] | None:
         """Return the first of some candidates whose numbers are right on every mesh."""
         likely = sorted(open_ones, key=lambda item: -len(item.right))
-        for item in likely[:RUNS]:
-            if self._with(item.candidate, self.program.agrees) and self._is_checked(item.candidate):
-                return item.candidate, "checked"
+        for count, candidate in enumerate(item.candidate for item in likely):
+            if count >= RUNS and self.spent >= self.budget:
+                break
+            self.spent += RUN * self.length
+            if self._with(candidate, self.program.agrees):
+                if self._is_proved(candidate):
+                    return candidate, "proved"
+                if self._is_checked(candidate):
+                    return candidate, "checked"
         return None
 
     def _is_checked(self, candidate: Candidate) -> bool:
@@ -206,14 +219,9 @@ class Search:
             return False
         return bool(self._with(candidate, self.program.checked))
 
-    @property
-    def is_over(self) -> bool:
-        """Whether the search budget is used up."""
-        return self.tried >= self.most or self.followed >= self.budget
-
-    def candidates(self, gaps: list[list[Gap]], best: Candidate | None) -> list[Candidate]:
+    def candidates(self, now: Tried, best: Candidate | None) -> list[Candidate]:
         """Return what to try next, the most likely first; each extends the `best` edit so far."""
-        candidates = [option for request in self._requests(gaps) for option in self._made(request)]
+        candidates = [option for request in self._requests(now) for option in self._made(request)]
         candidates.sort(key=lambda option: (option.rank + self._distance(option), option.size))
         if best is not None:
             candidates = [best.joined(option) for option in candidates if _together(best, option)]
@@ -231,7 +239,7 @@ class Search:
         checks = [*keep_checks(request)]
         yield from checks
         lines = self._differentiated(request.sites.source) if checks else set()
-        for make in (*CATALOGUE, *STATISTICS, *REWRITES):
+        for make in (*CATALOGUE, *ARITHMETIC, *SPECS, *STATISTICS, *REWRITES):
             for option in make(request):
                 differentiated = bool(lines) and lines >= option.lines
                 if lines and all(_together(option, check) for check in checks):
@@ -262,7 +270,8 @@ class Search:
             return 0.0
         return 0.25 if candidate.lines & {*lines} else 1.25
 
-    def _requests(self, gaps: list[list[Gap]]) -> Iterator[Request]:
+    def _requests(self, now: Tried) -> Iterator[Request]:
+        gaps, program = now.gaps, self.program
         flat = [gap for row in gaps for gap in row]
         ops = list(dict.fromkeys(op for gap in flat for op in _named(gap)))
         axis_names = [axis.name for gap in flat for axis in _axes(gap)]
@@ -280,7 +289,7 @@ class Search:
                 sites,
                 self.names_of(sites.source),
                 list(axes),
-                ratio=ratios[0] if ratios else None,
+                ratio=ratios[0] if ratios else program.factor,
                 shares=self._shares(flat, sites.source),
                 unsummed=any(op.backward for op in ops),
                 unchecked=any(
@@ -289,6 +298,9 @@ class Search:
                 is_open=is_open(gaps),
                 sizes=sizes,
                 misplaced=any(gap.kind in ("moved", "first") for gap in flat),
+                shapes=[self._shapes(index) for index in sorted(now.misshapen)],
+                reference=self._reference(),
+                is_wrong_alone=program.is_wrong_alone,
             )
 
     def _shares(self, gaps: Sequence[Gap], source: Source) -> list[ast.expr]:
@@ -298,14 +310,32 @@ class Search:
         nodes = [next(self.sources.expressions(op), None) for op in born]
         return list(dict.fromkeys(row[1] for row in nodes if row is not None and row[0] is source))
 
-    def attempt(self, candidate: Candidate) -> Tried | None:
+    def _shapes(self, index: int) -> tuple[str, tuple[int, ...], tuple[int, ...]]:
+        """Return the path of a result, its shape, and what the shape should be."""
+        plain = self.program.plain
+        got, want = (body.outs[index].shape for body in (self.body, plain.body))
+        return plain.traced.result_paths[index], got, want
+
+    def _reference(self) -> list[tuple[Source, ast.expr]]:
+        """Return the expressions of the reference, if there is one."""
+        if self.program.reference is None:
+            return []
+        ops = walk(self.program.plain.body.ops)
+        return list(dict.fromkeys(place for op in ops for place in self.sources.expressions(op)))
+
+    def attempt(self, candidate: Candidate, now: Tried) -> Tried | None:
         """Try a candidate on the hardest mesh; None if it cannot be traced."""
-        self.tried += 1
         program = self.program
-        gaps = self._with(candidate, lambda edited: program.gaps(program.hardest, edited))
-        unlike = gaps is not None and not any(gap.kind != "other" for row in gaps for gap in row)
-        self.followed += self.length * (APART if unlike else 1)
-        return None if gaps is None else Tried(candidate, gaps)
+
+        def follow(edited: Any) -> Tried | None:
+            read = program.read(program.hardest, edited, now.misshapen)
+            if read is None:
+                return None
+            return Tried(candidate, read.reading.gaps(), program.misshapen(read.body))
+
+        tried = self._with(candidate, follow)
+        self.spent += self.length * (1 if tried else FAILED)
+        return tried
 
     def names_of(self, source: Source) -> collections.ChainMap[str, Any]:
         """Return the global names of a file."""

@@ -10,7 +10,7 @@ import jax
 from ..._base.calls import DEVICES, public
 from ..._base.doing import Telling, doing, telling
 from ..._base.errors import ArgumentError, ShardwiseError, a_type, name_of
-from ..._engine.call import SimulatedProgram
+from ..._engine.call import SimulatedProgram, simulate_p
 from ..._engine.static import Static
 from ..._engine.tracing import Traced, Tracing
 from ..._jax.virtual import under
@@ -89,6 +89,7 @@ def inspect(
         traced = Tracing(f, resolved, in_specs, static)(args, {})
         doing("following each value")
         program = SimulatedProgram(traced.program.jaxpr, split_replicated=True)
+        program.inline(simulate_p.name)
         meanings, unread = _followed(traced, program)
         doing("running on all devices")
         recorder = Recorder(program, meanings, traced.result_paths)

@@ -13,8 +13,8 @@ import numpy as np
 from jax import lax
 
 from ... import _jax
-from ..._program import Atom, Leaf, Lit, Var, primitives
-from .widths import as_declared, is_wider, wide_dtype, widened
+from ..._program import Atom, Leaf, Var, primitives
+from .widths import as_declared, is_wider, wide_dtype
 
 DECLARED = primitives.names(lambda p: p.fixed_dtype and p.name != "reduce_precision")
 """Operations that depend on the bits of their operands, or are compiled for their dtypes."""
@@ -122,6 +122,3 @@ def _dtype(atom: Atom) -> Any:
 
 def _value(atom: Atom) -> Any:
     return np.zeros(atom.shape) if isinstance(atom, Var) else atom.value
-
-
-__all__ = ["Lit", "lifted_leaf", "runs_declared", "widened"]

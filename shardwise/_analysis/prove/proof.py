@@ -12,7 +12,7 @@ from ..._base.errors import ShardwiseError
 from ..check import NOTHING, Finding, counted, is_not_sharded, told_once
 
 PROVED, REFUTED, UNKNOWN = "proved", "refuted", "unknown"
-COLORS = {PROVED: "#1a7f37", REFUTED: "#cf222e", UNKNOWN: "#9a6700"}
+COLORS = {PROVED: "#1a873a", REFUTED: "#e0313d", UNKNOWN: "#a06b00"}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -24,6 +24,7 @@ from .node import Coef as Coef
 from .node import Scaled as Scaled
 from .node import Shape as Shape
 from .node import Term as Term
+from .node import below as below
 from .node import core as core
 from .node import exact as exact
 from .node import is_one as is_one

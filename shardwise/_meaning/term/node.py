@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -120,3 +120,17 @@ def core(t: Term) -> Term:
     while t.op in ("bcast", "reshape"):
         t = t.kids[0][1]
     return t
+
+
+def below(t: Term, seen: set[Term] | None = None) -> Iterator[Term]:
+    """Yield a term and all its subterms, each once, except those in `seen`."""
+    seen = set() if seen is None else seen
+    stack = [] if t in seen else [t]
+    seen.add(t)
+    while stack:
+        top = stack.pop()
+        yield top
+        for _, kid in top.kids:
+            if kid not in seen:
+                seen.add(kid)
+                stack.append(kid)

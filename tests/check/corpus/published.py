@@ -57,7 +57,7 @@ def token_losses(w, x):
     return jnp.square(x @ w)
 
 
-@pair(mesh=CONTEXT, args=tokens, codes={"SW103", "SW405"})
+@pair(mesh=CONTEXT, args=tokens, codes={"SW405"})
 class loss_scale_of_a_context:
     """Context parallelism: each device divides by its own number of tokens."""
 

@@ -225,9 +225,7 @@ class next_token_across_the_edge:
         return shard_map(body, mesh=mesh, in_specs=SPLIT, out_specs=P())(x)
 
 
-@pair(
-    mesh=SEQUENCE, args=lambda: (normal(8, 3), 2.0 ** -(normal(8) ** 2)), codes={"SW103", "SW405"}
-)
+@pair(mesh=SEQUENCE, args=lambda: (normal(8, 3), 2.0 ** -(normal(8) ** 2)), codes={"SW405"})
 class pooled_by_weight_on_each_device:
     """Weighted pooling divides by the weights of one device."""
 

@@ -363,9 +363,16 @@ def main() -> None:
         print(json.dumps(judge_here(chosen, options.here, options.seconds)))
         return
     asked = [(user, way) for user in options.users for way in options.walls]
+    found: dict[str, dict[str, Any]] = {}
+
+    def judge(condition: tuple[str, str]) -> None:
+        one = judge_as(*condition, chosen, options.seconds)
+        found[", ".join(condition)] = one
+        print(table({", ".join(condition): one}, chosen), file=sys.stderr, flush=True)
+
     with ThreadPoolExecutor(options.jobs) as pool:
-        done = pool.map(lambda one: judge_as(*one, chosen, options.seconds), asked)
-        found = {f"{user}, {way}": one for (user, way), one in zip(asked, done, strict=True)}
+        list(pool.map(judge, asked))
+    found = {", ".join(condition): found[", ".join(condition)] for condition in asked}
     print(table(found, chosen))
     for name, one in found.items():
         for text in one.get("failures", [one.get("skipped")]):

@@ -74,7 +74,8 @@ def memory(report: Facts) -> Drawing:
         f"Arguments {units.size(usage.arguments)}, results {units.size(usage.results)}, "
         f"peak {units.size(usage.peak)}"
     )
-    drawing = Drawing(WIDTH, 272, "Memory of one device", words)
+    height = 272 if len(usage.timeline) > 1 else 152
+    drawing = Drawing(WIDTH, height, "Memory of one device", words)
     largest = max(usage.peak, usage.arguments, usage.results, 1)
     for y, name, bytes_, color in (
         (0, "arguments", usage.arguments, "held"),
@@ -85,7 +86,8 @@ def memory(report: Facts) -> Drawing:
     _bar_head(drawing, 84, "peak of live values", usage.peak)
     _segments(drawing, 107, report, WIDTH / largest)
     _legend(drawing, 145)
-    _timeline(drawing, 162, usage)
+    if len(usage.timeline) > 1:
+        _timeline(drawing, 162, usage)
     return drawing
 
 
@@ -125,7 +127,7 @@ def _timeline(drawing: Drawing, y: float, held: Memory) -> None:
     drawing.text(0, y + 10, "live values along the program", "soft", size=11)
     drawing.path(f"M0,{bottom + 0.5}H{WIDTH}", "line")
     points = held.timeline
-    if not points or not held.peak:
+    if not held.peak:
         return
     step = WIDTH / max(1, len(points))
     data = f"M0,{bottom}"

@@ -201,7 +201,7 @@
     head.appendChild(make("code", short(step)));
     made.appendChild(head);
     var facts = [];
-    if (step.kind === "collective") facts.push("Devices meet here.");
+    if (step.kind === "collective") facts.push("Devices communicate here.");
     if (step.meaning) facts.push("Each device holds " + step.meaning + ".");
     if (step.differs_over.length) {
       facts.push((step.held.length > 1 ? step.held.length + " different parts" : "The same numbers everywhere")

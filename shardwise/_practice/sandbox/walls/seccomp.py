@@ -1,9 +1,9 @@
 """The system calls that computing needs, and no others: a seccomp filter.
 
-The list names what is allowed; everything else fails with EPERM. That leaves out sockets, other
-processes (`clone` makes threads only), signals to others, `execve`, mounts, `ptrace`, shared
-memory, and changes of owner, mode or times. Because no second process can be made, the limits of
-the one process are limits of the whole solution.
+`syscalls.COMPUTING` names what is allowed; everything else fails with EPERM. That leaves out
+sockets, other processes (`clone` makes threads only), signals to others, `execve`, mounts,
+`ptrace`, shared memory, and changes of owner, mode or times. Because no second process can be made,
+the limits of the one process are limits of the whole solution.
 """
 
 from __future__ import annotations
@@ -14,27 +14,7 @@ import platform
 import struct
 from collections.abc import Iterable, Mapping
 
-from .syscalls import number, prctl
-
-ALLOWED = """
-read write readv writev pread64 pwrite64 preadv pwritev close close_range lseek sendfile
-openat open access faccessat faccessat2 readlink readlinkat getcwd chdir fchdir getdents64 getdents
-fstat newfstatat statx stat lstat statfs fstatfs umask flock
-mkdir mkdirat unlink unlinkat rmdir rename renameat renameat2
-ftruncate fallocate fsync fdatasync fadvise64 copy_file_range
-mmap mprotect munmap mremap brk madvise mincore msync membarrier get_mempolicy
-rt_sigaction rt_sigprocmask rt_sigreturn rt_sigtimedwait rt_sigpending rt_sigsuspend sigaltstack
-pipe pipe2 dup dup2 dup3 select pselect6 poll ppoll
-epoll_create epoll_create1 epoll_ctl epoll_wait epoll_pwait epoll_pwait2 eventfd eventfd2
-timerfd_create timerfd_settime timerfd_gettime alarm setitimer getitimer pause
-timer_create timer_settime timer_gettime timer_delete timer_getoverrun
-nanosleep clock_nanosleep clock_gettime clock_getres gettimeofday time times
-sched_yield sched_getaffinity sched_getparam sched_getscheduler
-sched_get_priority_max sched_get_priority_min getpriority
-getpid getppid gettid getuid geteuid getgid getegid getresuid getresgid getgroups
-getpgid getpgrp getsid uname sysinfo getrandom getrusage getcpu getrlimit wait4 waitid
-arch_prctl set_tid_address set_robust_list rseq futex futex_waitv exit exit_group restart_syscall
-"""
+from .syscalls import COMPUTING, number, prctl
 
 CLONE_THREAD = 0x10000
 FCNTL = (0, 1, 2, 3, 4, 5, 6, 7, 1030, 1031, 1032)
@@ -62,7 +42,7 @@ def supported() -> bool:
 
 
 def apply(creating: bool = True) -> None:
-    """Allow this thread, and the threads it makes, what `ALLOWED` lists. There is no way back.
+    """Allow this thread, and the threads it makes, what computing needs. There is no way back.
 
     Without `creating`, no file or folder can be made, for where nothing else limits their number.
     """
@@ -88,7 +68,7 @@ def _program(creating: bool) -> bytes:
             flags = [_line(_LOAD, 16 + 8 * argument), _line(_SET, os.O_CREAT, 0, 1)]
             denied = _line(_RETURN, _ERRNO | _EPERM)
             lines += _rule(name, [*flags, denied, _line(_RETURN, _ALLOW)])
-    for name in ALLOWED.split():
+    for name in COMPUTING:
         if creating or not name.startswith("mkdir"):
             lines += _rule(name, [_line(_RETURN, _ALLOW)])
     for name, (argument, values) in _arguments().items():
