@@ -84,7 +84,8 @@ def scale_by_size(r: Request) -> Iterator[Candidate]:
         r.sites.calls({"psum", "psum_scatter", "all_to_all", "all_gather"})
     ):
         function = source.function_around(node)
-        named = [] if function not in functions else [*_sizes_in(function)]
+        is_count = function in functions and math.isclose(r.ratio, round(r.ratio), rel_tol=1e-4)
+        named = _sizes_in(function) if is_count else ()
         for nth, size in enumerate([*sizes, *named]):
             text = source.text_of(node)
             forms = [write.grouped(node, f"{text} / {size}")]

@@ -29,6 +29,7 @@ from .edits import CATALOGUE, Request, keep_checks
 from .live import Live
 from .program import Program, is_open
 from .rewrites import REWRITES
+from .sends import SENDS
 from .sites import Sources, sites_of, values_of
 from .source import Source, shown_path, unified_diff
 from .specs import SPECS
@@ -239,7 +240,7 @@ class Search:
         checks = [*keep_checks(request)]
         yield from checks
         lines = self._differentiated(request.sites.source) if checks else set()
-        for make in (*CATALOGUE, *ARITHMETIC, *SPECS, *STATISTICS, *REWRITES):
+        for make in (*CATALOGUE, *ARITHMETIC, *SPECS, *SENDS, *STATISTICS, *REWRITES):
             for option in make(request):
                 differentiated = bool(lines) and lines >= option.lines
                 if lines and all(_together(option, check) for check in checks):
