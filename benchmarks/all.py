@@ -5,7 +5,7 @@
     make bench ARGS="--only train"   # the scripts whose names contain it
     make bench ARGS=--write          # and write RESULTS.md (see results.py)
 
-Each script of this folder runs in a process of its own and prints its tables; the ratios of all are
+Each script of this folder runs in a separate process and prints its tables; the ratios of all are
 printed together at the end. What depends on the clock is only as good as the machine is idle. A
 script that fails, or takes more than its time, is named and makes the exit status 1; a target that
 is not reached does not.
@@ -69,7 +69,7 @@ ON_GPU = (
 
 
 def run(script: Script, quick: bool, verdicts: Path) -> str:
-    """Run one; says what became of it, or nothing if all is well."""
+    """Run a script; return its failure, or nothing."""
     arguments = script.quick if quick else script.full
     assert arguments is not None
     command = [sys.executable, str(HERE / f"{script.name}.py"), *arguments]

@@ -1,4 +1,4 @@
-"""What it costs to keep what is stored checkable: `fit` and `evaluate` with and without checksums.
+"""Measure the cost of checksums: `fit` and `evaluate` with and without them.
 
     python benchmarks/at_rest.py            # from the root of the repository
 

@@ -1,4 +1,4 @@
-"""How long `sw.check` of a transformer's training step takes, right and wrong.
+"""Measure `sw.check` of a transformer's training step, right and wrong.
 
     python benchmarks/check.py                  # six layers scanned, one row per device, 12 unrolled
     python benchmarks/check.py --only scanned   # one of them
@@ -84,7 +84,7 @@ def sharded(loss: Loss, right: bool) -> Callable[..., Any]:
 
 @dataclasses.dataclass(frozen=True)
 class Took:
-    """Seconds of the processor, and seconds that passed."""
+    """CPU seconds and elapsed seconds."""
 
     cpu: float
     wall: float
@@ -94,7 +94,7 @@ class Took:
 
 
 def seconds(run: Callable[[], Any], who: int = resource.RUSAGE_SELF) -> tuple[Took, Any]:
-    """How long something takes, here or in child processes, and what it returns."""
+    """Return the seconds that a call takes, child processes included, and its result."""
     began, used = time.perf_counter(), _used(who)
     found = jax.block_until_ready(run())
     return Took(_used(who) - used, time.perf_counter() - began), found

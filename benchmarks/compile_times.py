@@ -1,6 +1,6 @@
 """How long `jax.jit(sw.simulate(step))` takes to trace, lower and compile, by number of shards.
 
-Started by `simulate.py`, in a process of its own so that the first compile of a process, which
+Started by `simulate.py`, in a separate process so that the first compile of a process, which
 pays for much else, can be thrown away. Prints one JSON object: shards to seconds.
 """
 

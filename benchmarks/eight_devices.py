@@ -1,4 +1,4 @@
-"""To be imported before JAX: eight virtual CPU devices, unless `--gpu` is asked for."""
+"""Import this before JAX: it sets eight virtual CPU devices, unless `--gpu` is passed."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ jitted = jax.jit(lambda params, batch: loss(params, batch).sum())
 
 
 def plain(params: Any, data: Any, size: int = BATCH) -> float:
-    """The loop that everyone writes first."""
+    """The naive loop."""
     total = 0.0
     for batch in batches(data, size):
         total += float(jitted(params, jax.tree.map(jnp.asarray, batch)))

@@ -1,4 +1,4 @@
-"""One training step in every form that is compared: what it takes, how long, how long to compile.
+"""One training step in every form that is compared: memory, time and compile time.
 
 A form takes `(params, batch)` and returns `(loss, new params)`; all compute the same numbers up to
 rounding. `transformer.py` and `convnet.py` say of what model.

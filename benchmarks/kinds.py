@@ -1,4 +1,4 @@
-"""Training steps of small models of many kinds: what their shards take, one by one and several.
+"""Training steps of small models of many kinds: memory and time, by number of shards at once.
 
     python benchmarks/kinds.py                      # all of them, in two to three minutes
     python benchmarks/kinds.py recurrent graph      # these
@@ -24,7 +24,7 @@ SHARDS = 32
 
 
 class Random:
-    """Arrays of random numbers, each of its own."""
+    """Create different arrays of random numbers."""
 
     def __init__(self):
         self.key = jax.random.key(0)

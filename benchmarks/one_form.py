@@ -1,4 +1,4 @@
-"""One configuration in a process of its own: its device count, its compile, its resident memory.
+"""One configuration in a separate process: its device count, its compile, its resident memory.
 
 The parent starts it with the configuration as JSON and talks to it by lines: `step` runs one
 training step and answers with its seconds, `stats` answers with what is known of the whole process.

@@ -1,9 +1,9 @@
-"""How long `sw.prove` takes for a training step of Llama-3.1-405B's shapes, and in how much memory.
+"""Measure time and memory of `sw.prove` for a training step of Llama-3.1-405B's shapes.
 
     python benchmarks/prove.py                          # scanned, and 8 to all 126 layers unrolled
     python benchmarks/prove.py --unrolled 8 126         # others of them
 
-Each row is a process of its own: tracing on the mesh and on one device, both readings, and the
+Each row is a separate process: tracing on the mesh and on one device, both readings, and the
 comparison, without the start of Python and JAX. Nothing is run, and no array is ever made.
 """
 
@@ -55,7 +55,7 @@ def measure(form: str, layers: int, wrong: bool) -> dict[str, object]:
 
 
 def apart(form: str, layers: int, wrong: bool = False) -> dict[str, object]:
-    """The same in a process of its own."""
+    """Prove it in a separate process."""
     command = [sys.executable, __file__, "--one", form, str(layers), str(int(wrong))]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     return json.loads(done.stdout.splitlines()[-1])

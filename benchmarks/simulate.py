@@ -1,10 +1,10 @@
-"""What simulating a mesh costs, against every other way to run the same training step.
+"""Compare simulating a mesh with other ways to run the same training step.
 
     make bench                                  # what the targets are about
     python benchmarks/simulate.py               # every form: five to ten minutes on two cores
     python benchmarks/simulate.py --rounds 9    # steadier
 
-Every configuration runs in a process of its own. Their steps are interleaved round by round, so
+Every configuration runs in a separate process. Their steps are interleaved round by round, so
 that a machine that is busy for a while is busy for all of them, and the median of the rounds is
 printed. Memory is the peak of the process (`resident`) and XLA's own figure (`temporaries`).
 """

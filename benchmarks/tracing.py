@@ -6,7 +6,7 @@
 A training step of unrolled layers, the same with layers that are split over the devices, and a
 chain of collectives, each short and long. `jit` traces and lowers the `shard_map`, on eight
 virtual devices; `jit` of the simulated program traces it and lowers what the simulator makes of it.
-The least processor time of four to fifteen counts, each with a function of its own.
+The least processor time of four to fifteen counts, each with a different function.
 """
 
 from __future__ import annotations

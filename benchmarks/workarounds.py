@@ -1,4 +1,4 @@
-"""What XLA is slow at on a CPU, and the engine therefore avoids: is it still so?
+"""Measure the CPU slowdowns of XLA that the engine works around.
 
     python benchmarks/workarounds.py            # from the root of the repository
 

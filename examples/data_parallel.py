@@ -1,7 +1,7 @@
 """Data parallelism: every device has the whole model and a part of the batch.
 
-Who holds what: the parameters are on every device, the batch is split over `data`.
-What is sent: one `pmean` per step, as large as the parameters (and the loss, a scalar).
+Placement: the parameters are on every device, the batch is split over `data`.
+Communication: one `pmean` per step, as large as the parameters (and the loss, a scalar).
 
 Each device takes the gradient of the mean loss over its own examples. The parts are equally large,
 so the mean of these gradients is the gradient of the mean over the whole batch.
@@ -71,7 +71,7 @@ def large():
 
 @sw.case(mesh={"data": [1, 2, 4, 8]}, reference=reference, explain=large, explain_mesh={"data": 64})
 def data_parallel():
-    """`shardwise check`, `prove`, `inspect` and `explain` take this file as it is."""
+    """Declare the program for `shardwise check`, `prove`, `inspect` and `explain`."""
     return step, example_args()
 
 

@@ -63,7 +63,7 @@ def loss(params, batch):
 
 
 def train(folder, steps, callbacks, progress=None):
-    """A small training in a folder; gives the params."""
+    """Run a small training in a folder; return the params."""
     step = sw.data_parallel(loss, optax.adam(1e-2), norms=True)
     held_out = next(iter(Batches()))
     state = sw.fit(
@@ -81,7 +81,7 @@ def train(folder, steps, callbacks, progress=None):
 
 @sw.case(mesh={"data": [1, 2, 4, 8]})
 def training_step():
-    """`shardwise check`, `prove`, `inspect` and `explain` take this file as it is."""
+    """Declare the program for `shardwise check`, `prove`, `inspect` and `explain`."""
     step = sw.data_parallel(loss, optax.adam(1e-2), norms=True)
     params = {"w": np.ones(4, np.float32), "b": np.float32(0)}
     return step, (step.init(params), next(iter(Batches())))

@@ -34,7 +34,7 @@ def loss(params: dict[str, jax.Array], batch: dict[str, jax.Array]) -> jax.Array
 
 
 class OwnRows:
-    """The part of every batch that this process reads; it can be begun anew."""
+    """The part of every batch that this process reads; it can be iterated again."""
 
     def __init__(self, data: dict[str, np.ndarray]) -> None:
         self._data = data
@@ -57,7 +57,7 @@ def make_params() -> dict[str, jax.Array]:
 
 @sw.case(mesh={"data": [1, 2, 4, 8]})
 def training_step():
-    """`shardwise check`, `prove`, `inspect` and `explain` take this file as it is."""
+    """Declare the program for `shardwise check`, `prove`, `inspect` and `explain`."""
     step = sw.data_parallel(loss, optax.adam(0.01))
     return step, (step.init(make_params()), make_data(16))
 

@@ -1,8 +1,8 @@
 """Mixture of experts: each token goes to the one expert that its router picks.
 
-Who holds what: the experts are split over `expert`, and so are the tokens, which come in groups.
+Placement: the experts are split over `expert`, and so are the tokens, which come in groups.
 The router is on every device.
-What is sent: every device sorts its tokens into slots by expert, and one `all_to_all` brings the
+Communication: every device sorts its tokens into slots by expert, and one `all_to_all` brings the
 slots to the devices that hold the experts (dispatch). A second one brings the answers back
 (combine). A `psum` counts how many tokens each expert served.
 
@@ -98,7 +98,7 @@ def large():
     mesh={"expert": [1, 2, 4, 8]}, reference=reference, explain=large, explain_mesh={"expert": 64}
 )
 def mixture_of_experts():
-    """`shardwise check`, `prove`, `inspect` and `explain` take this file as it is."""
+    """Declare the program for `shardwise check`, `prove`, `inspect` and `explain`."""
     return step, example_args()
 
 

@@ -1,9 +1,9 @@
 """Pipeline parallelism (GPipe): each device has some of the layers, microbatches flow through.
 
-Who holds what: the layers are split over `stage`, in order. The microbatches are on every device,
+Placement: the layers are split over `stage`, in order. The microbatches are on every device,
 but only the first stage reads the inputs and only the last reads the targets.
-What is sent: at every tick each stage hands its activations to the next one (`ppermute`); the
-gradients take the same way back. At the end one `psum` tells every stage the loss.
+Communication: at every tick each stage hands its activations to the next one (`ppermute`); the
+gradients take the same way back. At the end one `psum` sends the loss to every stage.
 
 With n stages and m microbatches the loop takes m + n - 1 ticks. Stage s works on microbatch t - s
 at tick t; before and after that it computes on values that no one uses (the bubble, a share of
@@ -103,7 +103,7 @@ def large():
     mesh={"stage": [1, 2, 4, 8]}, reference=reference, explain=large, explain_mesh={"stage": 16}
 )
 def pipeline():
-    """`shardwise check`, `prove`, `inspect` and `explain` take this file as it is."""
+    """Declare the program for `shardwise check`, `prove`, `inspect` and `explain`."""
     return step, example_args()
 
 

@@ -1,7 +1,7 @@
 """Ring attention: exact attention over a sequence that no device could hold.
 
-Who holds what: queries, keys and values are split over `sequence`, by position.
-What is sent: the keys and values go round the ring (`ppermute`), one neighbour further per turn.
+Placement: queries, keys and values are split over `sequence`, by position.
+Communication: keys and values move around the ring (`ppermute`), one neighbour per iteration.
 After n - 1 turns every device has seen them all, and never had more than one block at a time.
 
 Softmax needs the sum over all keys, which are never together. So three running values are kept per
@@ -96,7 +96,7 @@ def large():
     explain_mesh={"sequence": 64},
 )
 def ring_attention():
-    """`shardwise check`, `prove`, `inspect` and `explain` take this file as it is."""
+    """Declare the program for `shardwise check`, `prove`, `inspect` and `explain`."""
     return step, example_args()
 
 

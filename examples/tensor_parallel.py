@@ -1,9 +1,9 @@
 """Tensor parallelism: one MLP layer that is too wide for a device, split over `model`.
 
-Who holds what: the first matrix is split by columns and the second by rows, so a device holds some
+Placement: the first matrix is split by columns and the second by rows, so a device holds some
 of the hidden units with everything that goes into them and comes out of them. The input, the
 output and the last bias are on every device.
-What is sent: one `psum` of the output forward. Backward, nothing: the gradient of the output is
+Communication: one `psum` of the output forward. Backward, nothing: the gradient of the output is
 the same everywhere, and each device needs only its own units to go on. (The gradient with respect
 to the input would be the second `psum` that a layer below would have to wait for.)
 
@@ -79,7 +79,7 @@ def large():
     mesh={"model": [1, 2, 4, 8]}, reference=reference, explain=large, explain_mesh={"model": 8}
 )
 def tensor_parallel():
-    """`shardwise check`, `prove`, `inspect` and `explain` take this file as it is."""
+    """Declare the program for `shardwise check`, `prove`, `inspect` and `explain`."""
     return step, example_args()
 
 

@@ -19,7 +19,7 @@ DEVICES = 8
 
 
 def split_digits():
-    """Images and labels, a fifth of them held out."""
+    """Return images and labels, a fifth of them for testing."""
     import numpy as np
     from sklearn.datasets import load_digits
 
@@ -85,7 +85,7 @@ def metrics(model, batch):
 
 
 def train(folder, steps, mesh, progress=None):
-    """Train in a folder of checkpoints; give the last evaluation on the held-out digits."""
+    """Train in a folder of checkpoints; return the last evaluation on the test digits."""
     import optax
     from flax import nnx
 
@@ -113,7 +113,7 @@ def train(folder, steps, mesh, progress=None):
 
 @sw.case(mesh={"data": [1, 2, 4]})
 def training_step():
-    """`shardwise check`, `prove`, `inspect` and `explain` take this file as it is."""
+    """Declare the program for `shardwise check`, `prove`, `inspect` and `explain`."""
     import numpy as np
     import optax
     from flax import nnx

@@ -1,9 +1,9 @@
 """A transformer block on two axes: the batch over `data`, heads and hidden units over `model`.
 
-Who holds what: device (i, j) has part i of the batch, and part j of the attention heads and of the
+Placement: device (i, j) has part i of the batch, and part j of the attention heads and of the
 MLP's hidden units. The layer norms, and the activations between the two halves of the block, are
 the same along `model`.
-What is sent: forward, one `psum` over `model` after attention and one after the MLP, each of the
+Communication: forward, one `psum` over `model` after attention and one after the MLP, each of the
 size of the activations, and a `pmean` of the loss over `data`. Backward, JAX adds the rest: the
 same two over `model` for the gradient of the activations, and a `psum` over `data` of the gradient
 of each parameter.
@@ -105,7 +105,7 @@ def large():
     explain_mesh={"data": 64, "model": 8},
 )
 def transformer_block():
-    """`shardwise check`, `prove`, `inspect` and `explain` take this file as it is."""
+    """Declare the program for `shardwise check`, `prove`, `inspect` and `explain`."""
     return step, example_args()
 
 

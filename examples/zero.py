@@ -1,7 +1,7 @@
 """ZeRO: data parallelism in which no device keeps the whole model or the whole optimizer.
 
-Who holds what: parameters and both moments of Adam are split over `data`, and so is the batch.
-What is sent: `all_gather` completes the parameters before the step, and `psum_scatter` adds up the
+Placement: parameters and both moments of Adam are split over `data`, and so is the batch.
+Communication: `all_gather` completes the parameters before the step, and `psum_scatter` adds up the
 gradients and leaves each device only the part that it updates. Together that is what the `psum` of
 plain data parallelism sends (an all-reduce is a reduce-scatter and an all-gather), for 1/n of the
 memory between the steps. Adam itself works element by element, so it sends nothing.
@@ -87,7 +87,7 @@ def large():
 
 @sw.case(mesh={"data": [1, 2, 4, 8]}, reference=reference, explain=large, explain_mesh={"data": 64})
 def zero():
-    """`shardwise check`, `prove`, `inspect` and `explain` take this file as it is."""
+    """Declare the program for `shardwise check`, `prove`, `inspect` and `explain`."""
     return step, example_args()
 
 

@@ -86,7 +86,7 @@ def test_the_gallery_is_complete():
 def test_all_examples_have_the_same_form(name):
     module = load(name)
     assert inspect.signature(module.step).parameters["mesh"].kind is inspect.Parameter.KEYWORD_ONLY
-    assert {"Who holds what", "What is sent", "The trap"} <= {
+    assert {"Placement", "Communication", "The trap"} <= {
         line.split(":")[0] for line in module.__doc__.splitlines()
     }
     assert_close(module.example_args(0), module.example_args(), rtol=0)

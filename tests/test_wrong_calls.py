@@ -103,7 +103,7 @@ def call_connect(*args, **options):
     try:
         sw.connect(*args, **options)
     except sw.ShardwiseError as error:
-        if "JAX has started its devices already" not in str(error):
+        if "JAX has already initialized its devices" not in str(error):
             raise
 
 

@@ -1,10 +1,10 @@
 """The status line of a long call: one line on a terminal, erased at the end.
 
-Code that works reports what it does with `doing("running on {data: 4}")`; a public function shows
-it with `telling("checking train.py:step")`. Without a `telling` around it, `doing` costs nothing.
+Code reports its current activity with `doing("running on {data: 4}")`; a public function shows the
+reports with `telling("checking train.py:step")`. Outside a `telling` block, `doing` has no effect.
 The line appears after half a second and is drawn by a thread, since XLA does not return while it
-compiles. Output of the program appears above the line. (`rich.status` holds back output until its
-line ends, so that a prompt would not be seen, and has no delay.)
+compiles. Output of the program appears above the line. (`rich.status` holds back output until a
+line ends, which would hide a prompt, and has no delay.)
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ BEAT = 1.0
 Telling = bool | Callable[[str], Any] | None
 """The type of the argument `progress` of `check`, `prove`, `explain` and `inspect`."""
 
-_teller: ContextVar[Callable[[str], Any] | None] = ContextVar("teller", default=None)
+_reporter: ContextVar[Callable[[str], Any] | None] = ContextVar("reporter", default=None)
 
 
-def doing(what: str) -> None:
-    """Report what is done from now on."""
-    report = _teller.get()
+def doing(activity: str) -> None:
+    """Report the current activity."""
+    report = _reporter.get()
     if report is not None:
-        report(what)
+        report(activity)
 
 
 @contextlib.contextmanager
 def telling(title: str, progress: Telling = None) -> Iterator[None]:
-    """Show the title and what `doing` reports while the block runs.
+    """Show the title and the reports of `doing` while the block runs.
 
-    Inside another `telling` it shows nothing: only the outer one does.
+    A nested `telling` shows nothing.
 
     Args:
         title: The task, such as `checking train.py:step`.
@@ -52,28 +52,28 @@ def telling(title: str, progress: Telling = None) -> Iterator[None]:
     """
     refuse_progress(progress, "a sentence")
     if progress is False:
-        with _told(None):
+        with _reporting_to(None):
             yield
     elif callable(progress):
-        with _told(progress):
+        with _reporting_to(progress):
             yield
-    elif _teller.get() is not None:
+    elif _reporter.get() is not None:
         yield
     elif _is_terminal(sys.stderr):
-        with _Line(sys.stderr, title) as line, _told(line.tell):
+        with _Line(sys.stderr, title) as line, _reporting_to(line.update):
             yield
     else:
-        with _told(_Lines(title) if progress else None):
+        with _reporting_to(_Lines(title) if progress else None):
             yield
 
 
 @contextlib.contextmanager
-def _told(tell: Callable[[str], Any] | None) -> Iterator[None]:
-    previous = _teller.set(tell)
+def _reporting_to(report: Callable[[str], Any] | None) -> Iterator[None]:
+    previous = _reporter.set(report)
     try:
         yield
     finally:
-        _teller.reset(previous)
+        _reporter.reset(previous)
 
 
 def _is_terminal(stream: Any) -> bool:
@@ -88,17 +88,17 @@ class _Lines:
     def __init__(self, title: str) -> None:
         self._title, self._last = title, ""
 
-    def __call__(self, what: str) -> None:
-        if what != self._last:
-            self._last = what
-            print(f"{self._title}: {what}", file=sys.stderr, flush=True)
+    def __call__(self, activity: str) -> None:
+        if activity != self._last:
+            self._last = activity
+            print(f"{self._title}: {activity}", file=sys.stderr, flush=True)
 
 
 class _Line:
     """The status line, and the thread that draws it."""
 
     def __init__(self, stream: TextIO, title: str) -> None:
-        self._stream, self._title, self._what = stream, title, ""
+        self._stream, self._title, self._activity = stream, title, ""
         self._began = time.monotonic()
         self._width = 0
         """The width of the line on the screen."""
@@ -119,10 +119,10 @@ class _Line:
             stream.close_aside()
         self._erase()
 
-    def tell(self, what: str) -> None:
-        """Set the text, and redraw the line if it is visible."""
+    def update(self, activity: str) -> None:
+        """Set the activity, and redraw the line if it is visible."""
         with self._lock:
-            self._what = what
+            self._activity = activity
             if self._width:
                 self._draw()
 
@@ -139,8 +139,8 @@ class _Line:
         if not self._free:
             return
         seconds = round(time.monotonic() - self._began)
-        activity = f"{self._title}: {self._what}" if self._what else self._title
-        text, room = f"{activity} ({seconds} s)", _columns(self._stream) - 1
+        label = f"{self._title}: {self._activity}" if self._activity else self._title
+        text, room = f"{label} ({seconds} s)", _columns(self._stream) - 1
         if cell_len(text) > room:
             text = set_cell_size(text, max(room - 1, 0)) + "…"
         self._erase()
@@ -153,12 +153,12 @@ class _Line:
             self._width = 0
 
     def _put(self, text: str) -> None:
-        with contextlib.suppress(OSError, ValueError, UnicodeError):  # the terminal went away
+        with contextlib.suppress(OSError, ValueError, UnicodeError):  # the terminal was closed
             self._stream.write(text)
             self._stream.flush()
 
     def above(self, write: Callable[[str], Any], text: str) -> Any:
-        """Write output of the program above the line, which returns when that output ends a
+        """Write output of the program above the line, which is redrawn once that output ends a
         line."""
         with self._lock:
             self._erase()
@@ -171,16 +171,16 @@ class _Aside:
     """A proxy for `sys.stdout` or `sys.stderr` while the line is on the same terminal."""
 
     def __init__(self, line: _Line, name: str) -> None:
-        self._line, self._name, self._own = line, name, getattr(sys, name)
+        self._line, self._name, self._wrapped = line, name, getattr(sys, name)
         self._process = os.getpid()
-        self._taken = _is_terminal(self._own)
+        self._taken = _is_terminal(self._wrapped)
         if self._taken:
             setattr(sys, name, self)
 
     def write(self, text: str) -> Any:
         if os.getpid() != self._process:  # a fork has no drawing thread
-            return self._own.write(text)
-        return self._line.above(self._own.write, text)
+            return self._wrapped.write(text)
+        return self._line.above(self._wrapped.write, text)
 
     def writelines(self, lines: Any) -> None:
         for line in lines:
@@ -188,10 +188,10 @@ class _Aside:
 
     def close_aside(self) -> None:
         if self._taken and getattr(sys, self._name) is self:
-            setattr(sys, self._name, self._own)
+            setattr(sys, self._name, self._wrapped)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._own, name)
+        return getattr(self._wrapped, name)
 
 
 def _columns(stream: TextIO) -> int:

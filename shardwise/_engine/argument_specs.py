@@ -1,9 +1,9 @@
 """How the arguments of a program are sharded on its mesh.
 
 On a mesh with Explicit axes the sharding of an array is part of its type, and a `shard_map` without
-`in_specs` takes its specs from there. An array on one device has no such type. So its spec is given
+`in_specs` takes its specs from there. An array on one device has no such type. Its spec is passed
 with `in_specs=`; an array that has a sharding keeps it; otherwise the spec is inferred from the
-`shard_map`s of the program, if possible. If not, an error asks for it.
+`shard_map`s of the program. If that is not possible, an error asks for `in_specs`.
 """
 
 from __future__ import annotations
@@ -49,8 +49,7 @@ def for_leaves(in_specs: Any, args: tuple[Any, ...]) -> list[Spec]:
         raise ShardingError(
             f"they are {in_specs}, and there {_are(len(args))}",
             where=WHERE,
-            rule="There is one spec for each argument or for each array in it, or one spec "
-            "that serves all of them.",
+            rule="There is one spec for each argument or for each array in it, or one for all.",
             remedy="in_specs=(P('data'), None) is a spec for the first of two arguments.",
         ) from error
     return [
@@ -162,7 +161,8 @@ class ArgumentSpecs:
         return bool(inferred)
 
     def alternatives(self, number: int, leaf: Any) -> Iterator[ArgumentSpecs]:
-        """Yield the same with one array sharded otherwise: along one axis, in one dimension."""
+        """Yield copies in which one array is sharded differently: along one axis, in one
+        dimension."""
         assert self.mesh is not None
         for d, size in enumerate(jax.typeof(leaf).shape):
             for name in sorted(self.explicit):
@@ -173,7 +173,7 @@ class ArgumentSpecs:
                     yield alternative
 
     def types(self, flat: Sequence[Any]) -> list[Any]:
-        """Return what to trace with: the arrays, or their types if these depend on the mesh."""
+        """Return the arguments to trace with: arrays, or types if these depend on the mesh."""
         if self.mesh is None:
             return list(flat)
         return [self._type(leaf, spec) for leaf, spec in zip(flat, self.specs, strict=True)]
@@ -206,8 +206,8 @@ class ArgumentSpecs:
 def _specs_in_program(body: Body) -> dict[Any, Placement]:
     """Infer the specs of values from the `shard_map`s that take and return them.
 
-    This is a guess: the result of an elementwise operation is taken to be sharded as its operands
-    are. JAX rejects a guess that does not fit, and any guess that fits gives the same result.
+    This is a guess: the result of an elementwise operation is assumed to be sharded like its
+    operands. JAX rejects a wrong guess, and any guess that it accepts gives the same result.
     """
     specs: dict[Any, Placement] = {}
     previous = -1
@@ -245,7 +245,7 @@ def rejected_specs(error: Exception, names: Sequence[str]) -> ShardingError:
     return ShardingError(
         str(error),
         where="the types of arrays on a mesh with Explicit axes",
-        rule=f"How {_listed(names)} is part of the type, and no spec was given.",
+        rule=f"How {_listed(names)} is part of the type, and no spec was passed.",
         remedy="in_specs=(P('data'), P()), one spec for each argument.",
     )
 
@@ -261,8 +261,8 @@ def missing_specs(names: Sequence[str]) -> ShardingError:
         where="a shard_map without in_specs",
         rule="On a mesh with Explicit axes it takes its specs from the types of its arguments; "
         "an array on one device has none.",
-        remedy="give it: in_specs=(P('data'), P()), one spec for each argument; P() is the "
-        "same on every device. Arrays that have a sharding keep it.",
+        remedy="in_specs=(P('data'), P()), one spec for each argument; P() is the same on every "
+        "device. Arrays that have a sharding keep it.",
     )
 
 
@@ -278,10 +278,10 @@ def _mesh(specs: Sequence[Spec], mesh: Mesh | AbstractMesh | None) -> AbstractMe
         return ambient if any(spec is not None for spec in specs) else None
     if any(spec is not None for spec in specs):
         raise ShardingError(
-            "there is no mesh that they could be about",
+            "there is no mesh that they refer to",
             where=WHERE,
             rule="A PartitionSpec names axes of a mesh.",
-            remedy="give mesh= as well, or NamedShardings.",
+            remedy="pass mesh= as well, or NamedShardings.",
         )
     return None
 

@@ -24,8 +24,7 @@ from .unused_mesh import warn_if_unused
 @public(
     "sw.simulate",
     devices=DEVICES,
-    more="the mesh is named, and the arguments go to what it gives: "
-    "sw.simulate(f, mesh=mesh)(*args)",
+    more="pass the mesh by name, and the arguments to the result: sw.simulate(f, mesh=mesh)(*args)",
 )
 def simulate(
     f: Callable[..., Any],
@@ -47,15 +46,15 @@ def simulate(
         f: The function. Its arguments and results are pytrees of arrays; Flax NNX objects among
             the arguments are updated in place.
         mesh: The mesh to run on: `sw.mesh(data=8)`, a real one, or `{"data": 8}`. If `f` has a
-            parameter `mesh`, it gets it; otherwise `f` runs under it as the ambient mesh. Left
-            out, `f` has its own mesh.
+            parameter `mesh`, the mesh is passed to it; otherwise `f` runs under it as the ambient
+            mesh. By default `f` uses its own mesh.
         at_once: How many shards to compute at once. 1 takes the least memory, more is faster up
             to a point; `"auto"` takes about the time of the unsharded program in a quarter of
             its memory. `plan` reports how many shards that are, and why.
         in_specs: How the arguments are sharded on a mesh with Explicit axes, where that is part of
             their types: a `PartitionSpec` for each positional argument, or a prefix of its tree,
-            or one for all. None leaves it to the program: an array that has a sharding keeps it,
-            and otherwise the `in_specs` of the `shard_map` that takes the argument apply.
+            or one for all. With None, an array that has a sharding keeps it, and otherwise the
+            `in_specs` of the `shard_map` that takes the argument apply.
         static_argnums: Positional arguments that are not arrays, by number, as in `jax.jit`.
         static_argnames: Arguments that are not arrays, by name, as in `jax.jit`.
 
@@ -81,7 +80,7 @@ def simulate(
         raise ArgumentError(
             f"f is {a_type(f)}",
             where="sw.simulate",
-            rule="simulate takes a function and gives a function.",
+            rule="simulate takes a function and returns a function.",
             remedy="sw.simulate(f, mesh=mesh)(*args)",
         )
     check_at_once(at_once, "sw.simulate")
@@ -96,7 +95,7 @@ class Simulated:
         self, f: Callable[..., Any], tracing: Tracing, static: Static, at_once: int | str
     ) -> None:
         functools.update_wrapper(self, f)
-        # After what the function has in its own dictionary, which may be another one of these.
+        # After update_wrapper, which copies the attributes of f, possibly another Simulated.
         self._f, self._tracing, self._static, self._at_once = f, tracing, static, at_once
         if tracing.takes_mesh:
             self.__signature__ = without_mesh(f)
@@ -106,11 +105,11 @@ class Simulated:
         tracing = self._tracing
         first = not tracing.known
         traced = tracing(args, kwargs)
-        if first and tracing.around is not None:
-            single_mesh = one_device(tracing.around) if tracing.takes_mesh else None
+        if first and tracing.mesh_around is not None:
+            single_mesh = one_device(tracing.mesh_around) if tracing.takes_mesh else None
             bare = Tracing(self._f, single_mesh, tracing.in_specs, static=self._static, refs=True)
             warn_if_unused(
-                self._f, tracing.around, traced.program, lambda: bare(args, kwargs).program
+                self._f, tracing.mesh_around, traced.program, lambda: bare(args, kwargs).program
             )
         try:
             outs = call(traced.program, _pace(self._at_once), traced.read())
@@ -121,7 +120,7 @@ class Simulated:
         return traced.finish(outs)
 
     def plan(self, *args: Any, **kwargs: Any) -> ShardPlan:
-        """Return how the shards would be computed for these arguments; nothing is run."""
+        """Return how the shards would be computed for these arguments, without running anything."""
         traced = self._tracing(args, kwargs)
         pace = _pace(self._at_once)
         with choosing() as choices:
@@ -133,7 +132,7 @@ class Simulated:
         return self if instance is None else types.MethodType(self, instance)
 
     def __repr__(self) -> str:
-        mesh = self._tracing.around
+        mesh = self._tracing.mesh_around
         suffix = "" if mesh is None else f", mesh={dict(mesh.shape)}"
         return f"sw.simulate({name_of(self._f)}{suffix})"
 
@@ -152,8 +151,8 @@ def _refuse_shapes() -> ArgumentError:
     return ArgumentError(
         "an argument is a jax.ShapeDtypeStruct, which has no values",
         where="a simulated function",
-        rule="What is simulated is computed.",
-        remedy="give an array, or ask for shapes alone: jax.eval_shape(simulated, x).",
+        rule="A simulated function computes values.",
+        remedy="pass an array, or compute only shapes: jax.eval_shape(simulated, x).",
     )
 
 

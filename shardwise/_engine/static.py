@@ -39,36 +39,36 @@ class Static:
         return dataclasses.replace(self, argnames=names)
 
 
-def _several(given: Any, one_of: Callable[[Any], Any], option: str) -> tuple[Any, ...]:
+def _several(value: Any, convert: Callable[[Any], Any], option: str) -> tuple[Any, ...]:
     """Return the entries of an option: one or several of a type, or none."""
-    if given is None:
+    if value is None:
         return ()
     try:
-        return (one_of(given),)
+        return (convert(value),)
     except TypeError:
         pass
     try:
-        entries = [*given] if not isinstance(given, str) else [given]
+        entries = [*value] if not isinstance(value, str) else [value]
     except TypeError:
-        entries = [given]
+        entries = [value]
     for entry in entries:
         try:
-            one_of(entry)
+            convert(entry)
         except TypeError as error:
             raise ArgumentError(
                 f"{entry!r} is of type {type(entry).__name__}",
                 where=option,
-                rule="static_argnums holds numbers of positional arguments, static_argnames "
-                "names of arguments.",
+                rule="static_argnums are numbers of positional arguments, static_argnames names "
+                "of arguments.",
                 remedy='static_argnums=(1,) or static_argnames=("heads",)',
             ) from error
-    return tuple(map(one_of, entries))
+    return tuple(map(convert, entries))
 
 
-def _name_of(given: Any) -> str:
-    if not isinstance(given, str):
-        raise TypeError(given)
-    return given
+def _name_of(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(value)
+    return value
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,9 +81,9 @@ class Bound:
     key: Any
     """The static arguments, as part of the key of a traced program."""
     places: tuple[int, ...]
-    """The indices of the positional arguments that are left."""
+    """The indices of the remaining positional arguments."""
     count: int
-    """How many positional arguments there were."""
+    """The number of positional arguments of the call."""
 
 
 def bind(
@@ -96,7 +96,7 @@ def bind(
     fixed = {i: a for i, a in enumerate(args) if i in numbers or _is_mesh(a)}
     static_names = {*static.argnames, *(names[i] for i in numbers if i < len(names))}
     static_kwargs = {k: v for k, v in kwargs.items() if k in static_names or _is_mesh(v)}
-    # 1, 1.0 and True are equal, and programs for them are not.
+    # 1, 1.0 and True are equal, but their programs differ.
     key = tuple(
         (label, type(value), value)
         for label, value in (*fixed.items(), *sorted(static_kwargs.items()))
@@ -108,8 +108,8 @@ def bind(
     if not fixed and not static_kwargs:
         return Bound(f, args, rest, (), positions, len(args))
 
-    def bound(*given: Any, **more: Any) -> Any:
-        values = iter(given)
+    def bound(*arrays: Any, **more: Any) -> Any:
+        values = iter(arrays)
         all_args = [fixed[i] if i in fixed else next(values) for i in range(len(args))]
         return f(*all_args, **more, **static_kwargs)
 
@@ -129,7 +129,7 @@ def _numbers(f: Callable[..., Any], static: Static, names: list[str], count: int
         index = number + most if number < 0 else number
         if 0 <= index < most:
             numbers.add(index)
-        elif not is_open:  # which would take it in another call
+        elif not is_open:  # with *args, another call may have that argument
             raise ArgumentError(
                 f"static_argnums has {number}, and the function has "
                 f"{most} positional argument{'s' * (most != 1)}",

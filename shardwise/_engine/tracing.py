@@ -53,7 +53,7 @@ class Traced:
     tree: TreeStructure
     """The tree of the results."""
     done: Callable[[Any], Any]
-    given: TreeStructure
+    argument_tree: TreeStructure
     """The tree of the arguments."""
     argument_paths: list[str]
     """A name for each array among the arguments."""
@@ -71,12 +71,12 @@ class Traced:
     @property
     def constants(self) -> list[Any]:
         """Return the constants that the program closes over, as in `plain`."""
-        return list(map(unplaced, self.values[: len(self.values) - self.given.num_leaves]))
+        return list(map(unplaced, self.values[: len(self.values) - self.argument_tree.num_leaves]))
 
     @property
     def argument_values(self) -> list[Any]:
         """Return the arrays among the arguments, as in `plain`."""
-        return self.plain[len(self.values) - self.given.num_leaves :]
+        return self.plain[len(self.values) - self.argument_tree.num_leaves :]
 
     def read(self) -> list[Any]:
         """Return the values, with the current contents of mutable refs."""
@@ -139,7 +139,7 @@ def _names(bound: Bound, values: Any, done: Any, tree: TreeStructure) -> list[st
 class Tracing:
     """A function on a mesh: traced once for each combination of argument types.
 
-    With `alone` it has no mesh, and its arguments are unsharded, whatever their types are.
+    With `alone` it has no mesh, and its arguments are treated as unsharded.
     """
 
     def __init__(
@@ -158,7 +158,7 @@ class Tracing:
         self.mesh = None if mesh is None else one_mesh(mesh)
         self.refs, self.alone = refs, alone
         self.takes_mesh = mesh is not None and takes_mesh(f)
-        self.around = None if self.mesh is None else abstract(self.mesh)
+        self.mesh_around = None if self.mesh is None else abstract(self.mesh)
         self.known: dict[Any, Any] = {}
         self.mapped: list[Mapped] = []
         """The calls of `shard_map` in the last trace, also where that failed."""
@@ -170,7 +170,7 @@ class Tracing:
             kwargs = {**kwargs, "mesh": self.mesh}
         elif self.mesh is None:
             refuse_no_mesh(self.f, args, kwargs)
-        call = self._given(args, kwargs)
+        call = self._flatten(args, kwargs)
         flat, tree, done, layout = call.flat, call.tree, call.done, call.layout
         object_tree = done.tree if isinstance(done, Update) else None
         specs = tuple(layout.specs)
@@ -187,15 +187,15 @@ class Tracing:
             raise _refuse_refs()
         return Traced(program, [*consts, *flat], out_tree, done, tree, names, layout.specs)
 
-    def lying(self, args: tuple[Any, ...]) -> Leafwise:
+    def specs_of(self, args: tuple[Any, ...]) -> Leafwise:
         """Return the spec of each array among the arguments: its own, or that in `in_specs`.
 
         It can be used as `in_specs` for other meshes with these axes, and for other values.
         """
         kwargs = {"mesh": self.mesh} if self.takes_mesh else {}
-        return Leafwise(self._given(args, kwargs).layout.specs)
+        return Leafwise(self._flatten(args, kwargs).layout.specs)
 
-    def _given(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _FlatCall:
+    def _flatten(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _FlatCall:
         bound = bind(self.f, args, kwargs, self.static)
         _refuse_functions(bound)
         pure, values, done = functionalize(bound.f, bound.args, bound.kwargs)
@@ -207,16 +207,16 @@ class Tracing:
         layout = ArgumentSpecs(flat, self._specs(bound, values, done, tree), self.mesh)
         return _FlatCall(self.f, bound, pure, values, done, flat, tree, types, layout)
 
-    def _refuse_another(self, given: Any) -> None:
-        """Raise if a call names another mesh than the one to run on."""
-        if given is not None and abstract(given) != self.around:
-            assert self.around is not None
+    def _refuse_another(self, mesh: Any) -> None:
+        """Raise if a call passes another mesh than the one to run on."""
+        if mesh is not None and abstract(mesh) != self.mesh_around:
+            assert self.mesh_around is not None
             raise ShardingError(
-                f"the call has mesh={dict(abstract(given).shape)}, and the function was made "
-                f"for {dict(self.around.shape)}",
+                f"the call has mesh={dict(abstract(mesh).shape)}, and the function was created "
+                f"for {dict(self.mesh_around.shape)}",
                 where="mesh=",
                 rule="A program runs on one mesh.",
-                remedy="name the mesh once: sw.simulate(f, mesh=mesh)(*args).",
+                remedy="pass the mesh once: sw.simulate(f, mesh=mesh)(*args).",
             )
 
     def _specs(self, bound: Bound, values: Any, done: Any, tree: TreeStructure) -> list[Any]:
@@ -238,12 +238,12 @@ class Tracing:
         flat: list[Any],
         layout: ArgumentSpecs,
         names: list[str],
-        given: tuple[Any, Any],
+        arguments: tuple[Any, Any],
     ) -> tuple[SimulatedProgram, list[Any], TreeStructure]:
         def run() -> tuple[SimulatedProgram, list[Any], TreeStructure]:
             traced, inferred = self._trace_with_specs(flat_f, flat, layout)
             if inferred is not None:
-                # Without mesh=, the mesh is the program's own.
+                # Without mesh=, the program uses its own mesh.
                 open_to_all = (
                     layout if layout.mesh else ArgumentSpecs(flat, [None] * len(flat), inferred)
                 )
@@ -253,15 +253,15 @@ class Tracing:
         try:
             return reading_errors(run, self.mesh)
         except Exception as error:
-            clear_error = called_wrongly(self.f, *given, error)
+            clear_error = called_wrongly(self.f, *arguments, error)
             if clear_error is None and self.mesh is not None and not self.takes_mesh:
                 clear_error = mesh_not_passed(self.f, error)
             if clear_error is not None:
                 raise clear_error from error
-            note_packed(error, given[0])
+            note_packed(error, arguments[0])
             if not layout.unspecified or not _jax.is_about_types(error):
                 raise
-            if not layout.infer_from(self._automatically(*given)):
+            if not layout.infer_from(self._automatically(*arguments)):
                 if isinstance(error, ShardingError):
                     raise
                 raise rejected_specs(error, [names[i] for i in layout.unspecified]) from error
@@ -314,30 +314,30 @@ class Tracing:
 
     def _automatically(self, args: Any, kwargs: Any) -> Body:
         """Return the program on the same mesh with Auto axes, where any sharding is valid."""
-        assert self.around is not None
+        assert self.mesh_around is not None
         kwargs = {name: value for name, value in kwargs.items() if value is not self.mesh}
-        tracing = Tracing(self.f, automatic(self.around), None, self.static)
+        tracing = Tracing(self.f, automatic(self.mesh_around), None, self.static)
         try:
             return tracing(args, kwargs).program.body
-        except Exception:  # It may use what only Explicit axes have.
+        except Exception:  # It may need Explicit axes.
             return Body([], [], [])
 
     def _ambient(self) -> contextlib.AbstractContextManager[None]:
-        """Set the mesh around the function, unless the function takes it as an argument."""
-        if self.around is None:
+        """Set the ambient mesh of the function, unless the function takes it as an argument."""
+        if self.mesh_around is None:
             return contextlib.nullcontext()
         if not self.takes_mesh:
-            return under(self.around)
+            return under(self.mesh_around)
         current = jax.sharding.get_abstract_mesh()
-        return contextlib.nullcontext() if current in (EMPTY, self.around) else under(None)
+        return contextlib.nullcontext() if current in (EMPTY, self.mesh_around) else under(None)
 
 
 def _refuse_case(declared: Any) -> ArgumentError:
     name = declared.name
     return ArgumentError(
-        f"{name} is a case, which declares a program and is not one",
+        f"{name} is a case, not a function: it declares a program",
         where=f"@sw.case, line {declared.line}",
-        rule="Calling a case gives the function and its arguments.",
+        rule="Calling a case returns the function and its arguments.",
         remedy=f"f, args = {name}(), then f, *args in its place; "
         f"or run it as declared: shardwise check FILE.py:{name}",
     )
@@ -347,8 +347,8 @@ def _refuse_refs() -> UnsupportedError:
     return UnsupportedError(
         "the function takes or closes over a mutable ref",
         where="an argument (jax.Ref)",
-        rule="What is run on several meshes has to start from the same values each time.",
-        remedy="pass the value and make the ref inside: jax.new_ref(value).",
+        rule="A program that runs on several meshes must start from the same values each time.",
+        remedy="pass the value and create the ref inside: jax.new_ref(value).",
     )
 
 
@@ -375,7 +375,7 @@ def _refuse_functions(bound: Bound) -> None:
 
 
 def _no_numbers(name: str, leaf: Any) -> ArgumentError:
-    """Return the error for a NumPy array of something that is not a number."""
+    """Return the error for a NumPy array of a dtype that JAX does not support."""
     remedy = "encode its elements as integers or floats first."
     if leaf.dtype == object:
         remedy = (

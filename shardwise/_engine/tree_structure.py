@@ -1,11 +1,11 @@
 """Flatten arguments and results into arrays, and rebuild them.
 
-A user's class may validate its fields: a dataclass that checks the shape of a field, say. So an
-object is rebuilt from arrays alone, as JAX does it, never from placeholders, and what must be known
-about a tree is read from the objects themselves.
+A user's class may validate its fields, such as a dataclass that checks the shape of a field. So an
+object is rebuilt only from arrays, as in JAX, never from placeholders, and facts about a tree are
+read from the objects themselves.
 
-Functions among the leaves (the activation of an Equinox module) cannot be traced. They are kept
-beside the arrays, so that a module can be an argument or a result as it is.
+Functions among the leaves (the activation of an Equinox module) cannot be traced. They are stored
+beside the arrays, so that a module can be an argument or a result.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class TreeStructure:
     """A tree without its arrays."""
 
     tree: Any
-    kept: tuple[tuple[int, StaticFunction], ...] = ()
+    functions: tuple[tuple[int, StaticFunction], ...] = ()
     """The functions among the leaves, each with its number."""
     paths: tuple[Path, ...] = dataclasses.field(default=(), compare=False)
     """The path of each array, if requested."""
@@ -49,7 +49,7 @@ class TreeStructure:
     @property
     def num_leaves(self) -> int:
         """Return the number of arrays."""
-        return self.tree.num_leaves - len(self.kept)
+        return self.tree.num_leaves - len(self.functions)
 
     def arrays(self, leaves: Iterable[Any]) -> list[Any]:
         """Return the entries that belong to arrays, given one entry for each leaf."""
@@ -66,14 +66,14 @@ class TreeStructure:
 
     @functools.cached_property
     def _functions(self) -> dict[int, Callable[..., Any]]:
-        return {i: function.value for i, function in self.kept}
+        return {i: function.value for i, function in self.functions}
 
     def __str__(self) -> str:
         return str(self.tree)
 
 
 def flatten(values: Any) -> tuple[list[Any], TreeStructure]:
-    """Return the arrays of a tree, and its structure. A lone function counts as an array."""
+    """Return the arrays of a tree, and its structure. A single function counts as an array."""
     leaves, tree = jax.tree.flatten(values)
     if jax.tree_util.treedef_is_leaf(tree):
         return leaves, TreeStructure(tree)

@@ -32,12 +32,11 @@ def warn_if_unused(
     if unchanged:
         warn(
             explain_error(
-                f"there is no shard_map in it, and the mesh {dict(mesh.shape)} makes no "
-                "difference: it ran as it is",
+                f"there is no shard_map in it, and the mesh {dict(mesh.shape)} has no effect",
                 where=f"sw.simulate({name_of(f)})",
-                rule="What is simulated is what jax.shard_map runs on each device.",
+                rule="simulate runs the body of a jax.shard_map for each device.",
                 remedy="call jax.shard_map(body, mesh=mesh, in_specs=..., out_specs=...) in it. If "
-                "it does so for a Mesh alone: a virtual mesh is a jax.sharding.AbstractMesh.",
+                "it does so only for a Mesh: a virtual mesh is a jax.sharding.AbstractMesh.",
             )
         )
 

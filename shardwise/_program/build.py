@@ -158,13 +158,13 @@ class _Walk:
         inner = dataclasses.replace(self, calls=(*self.calls, eqn))
         invars, opened = _jax.as_compiled(part.jaxpr)
         env = _constants(opened)
-        for v, atom, axes in zip(invars, ins, part.given, strict=True):
+        for v, atom, axes in zip(invars, ins, part.input_axes, strict=True):
             var = var_of(v)
             env[v] = var if axes else convert_unreduced(inner, eqn, atom, None, v.aval)
             for op in unstack_value(atom, var, axes) if axes else ():
                 inner.add(eqn, op)
         outs = inner.eqns(opened, env)
-        for index, axes in enumerate(part.kept):
+        for index, axes in enumerate(part.result_axes):
             if axes is None:
                 outs[index] = convert_unreduced(
                     inner, eqn, outs[index], opened.outvars[index].aval, None

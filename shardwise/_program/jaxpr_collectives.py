@@ -13,7 +13,7 @@ from .._base.errors import UnsupportedError
 from . import checks
 from .checks import Scope
 from .ir import Atom, AxisIndex, Collective, Leaf, Op, Var, like, outs_of, var_of
-from .primitive_row import Form
+from .primitive_row import CollectiveForm
 from .primitives import REDUCTIONS
 from .where import LazyWhere
 
@@ -48,7 +48,7 @@ def axis_index(walk: JaxprWalk, eqn: Any, ins: list[Atom]) -> list[Atom]:
     return walk.add(eqn, AxisIndex(ins, outs_of(eqn), walk.scope[name]))
 
 
-def collective(walk: JaxprWalk, eqn: Any, form: Form, ins: list[Atom]) -> list[Atom]:
+def collective(walk: JaxprWalk, eqn: Any, form: CollectiveForm, ins: list[Atom]) -> list[Atom]:
     """Convert a collective of the table."""
     p = eqn.params
     names = p.get("axes", p.get("axis_name"))
@@ -73,7 +73,7 @@ def collective(walk: JaxprWalk, eqn: Any, form: Form, ins: list[Atom]) -> list[A
 
 
 def _over(
-    walk: JaxprWalk, eqn: Any, form: Form, ins: list[Atom], names: tuple[str, ...]
+    walk: JaxprWalk, eqn: Any, form: CollectiveForm, ins: list[Atom], names: tuple[str, ...]
 ) -> list[Atom]:
     """Convert a collective over mesh axes."""
     p, location = eqn.params, walk.where(eqn)

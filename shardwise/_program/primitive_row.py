@@ -64,7 +64,7 @@ _WORK: dict[str, Work] = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Form:
+class CollectiveForm:
     """A collective in the list of operations: its name, and the name of each parameter there."""
 
     name: str
@@ -117,7 +117,7 @@ class Primitive:
     """What it does to the elements along a dimension: `it <along> all of them`."""
     body: str = ""
     """For a call, the parameter with the called program."""
-    form: Form | None = None
+    form: CollectiveForm | None = None
     """For a collective that can be simulated, its form in the list of operations."""
     remote: bool = False
     """Whether a kernel communicates with other devices by it."""

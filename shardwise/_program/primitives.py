@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from .primitive_row import Acts, Form
+from .primitive_row import Acts, CollectiveForm
 from .primitive_row import Primitive as P
 
-_GATHER = Form("all_gather", {"dimension": "all_gather_dimension", "tiled": "tiled"})
-_SCATTER = Form("psum_scatter", {"dimension": "scatter_dimension", "tiled": "tiled"})
+_GATHER = CollectiveForm("all_gather", {"dimension": "all_gather_dimension", "tiled": "tiled"})
+_SCATTER = CollectiveForm("psum_scatter", {"dimension": "scatter_dimension", "tiled": "tiled"})
 
 
 def _each(acts: Acts, primitives: str, random: bool = False) -> Iterator[P]:
@@ -210,11 +210,11 @@ _ROWS = (
     P("cond", "control"),
     P("platform_index", "effects"),
     # --- communication between devices
-    P("psum", "collective", "", "all", "sum", growth=2, form=Form("psum")),
-    P("psum_invariant", "collective", "", "all", "sum", form=Form("psum")),
-    P("unreduced_psum", "collective", "", "all", "sum", form=Form("psum")),
-    P("pmax", "collective", combines="max", idempotent=True, form=Form("pmax")),
-    P("pmin", "collective", combines="min", idempotent=True, form=Form("pmin")),
+    P("psum", "collective", "", "all", "sum", growth=2, form=CollectiveForm("psum")),
+    P("psum_invariant", "collective", "", "all", "sum", form=CollectiveForm("psum")),
+    P("unreduced_psum", "collective", "", "all", "sum", form=CollectiveForm("psum")),
+    P("pmax", "collective", combines="max", idempotent=True, form=CollectiveForm("pmax")),
+    P("pmin", "collective", combines="min", idempotent=True, form=CollectiveForm("pmin")),
     P("all_gather", "collective", "join", "all", form=_GATHER),
     P("all_gather_invariant", "collective", "join", "all", form=_GATHER),
     P("all_gather_reduced", "collective", "join", "all", form=_GATHER),
@@ -222,13 +222,13 @@ _ROWS = (
     P("reduce_scatter", "collective", "part", "all", "sum", form=_SCATTER),
     P("unreduced_reduce_scatter", "collective", "part", "all", "sum", form=_SCATTER),
     P("all_to_all", "collective", "reorder", "all",
-      form=Form("all_to_all", {"split": "split_axis", "concat": "concat_axis"})),
+      form=CollectiveForm("all_to_all", {"split": "split_axis", "concat": "concat_axis"})),
     P("ppermute", "collective", "reorder", "all", idempotent=True,
-      form=Form("ppermute", {"perm": "perm"})),
+      form=CollectiveForm("ppermute", {"perm": "perm"})),
     P("pbroadcast", "collective", "repeat", "all", idempotent=True,
-      form=Form("pbroadcast", {"source": "source"})),
+      form=CollectiveForm("pbroadcast", {"source": "source"})),
     P("ragged_all_to_all", "collective", "update",
-      form=Form("ragged_all_to_all", together=True)),
+      form=CollectiveForm("ragged_all_to_all", together=True)),
     P("axis_index", "makes"),
     *_each("collective", """
         all_gather_done all_gather_reduced_start all_gather_start all_to_all_done all_to_all_start
@@ -313,7 +313,9 @@ ADDITIONS = names(lambda p: p.pointwise and p.combines == "sum" and p.commutes)
 STEPS = names(lambda p: p.pointwise and p.combines == "sum")
 COMPARISONS = names(lambda p: p.mirror)
 
-COLLECTIVES: dict[str, Form] = {row.name: row.form for row in _ROWS if row.form is not None}
+COLLECTIVES: dict[str, CollectiveForm] = {
+    row.name: row.form for row in _ROWS if row.form is not None
+}
 """The collectives that can be simulated, by the name of JAX's primitive."""
 
 _OURS = [of(name) for name in dict.fromkeys(form.name for form in COLLECTIVES.values())]

@@ -329,7 +329,7 @@ def test_specs_that_make_no_sense(words):
 
 
 def test_specs_without_a_mesh():
-    with pytest.raises(sw.ShardingError, match="no mesh that they could be about"):
+    with pytest.raises(sw.ShardingError, match="no mesh that they refer to"):
         sw.simulate(lambda x: x, in_specs=P("x"))(X)
 
 

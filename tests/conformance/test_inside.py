@@ -118,7 +118,7 @@ def test_a_rule_of_the_users_own_for_it(rule):
 def test_its_mesh_may_be_named_again():
     g = simulated(BODIES["a constant"])
     np.testing.assert_array_equal(g(X[:4], mesh=sw.mesh(a=2)), g(X[:4]))
-    with pytest.raises(sw.ShardingError, match="was made for"):
+    with pytest.raises(sw.ShardingError, match="was created for"):
         g(X[:4], mesh=sw.mesh(a=4))
 
 

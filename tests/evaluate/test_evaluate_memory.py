@@ -13,7 +13,7 @@ import pytest
 from shardwise import ShardwiseError
 from shardwise._runtime.evaluate import Sum
 from shardwise._runtime.evaluate.data import stream
-from shardwise._runtime.evaluate.data.source import Row
+from shardwise._runtime.evaluate.data.source import ExampleLeaf
 from shardwise._runtime.evaluate.step import memory, rounds
 
 from ..optional import because
@@ -37,7 +37,7 @@ class TestChoosing:
         ],
     )
     def test_the_largest_of_use(self, width, length, want):
-        assert memory.largest_useful([Row("", (width,), FLOAT)], length) == want
+        assert memory.largest_useful([ExampleLeaf("", (width,), FLOAT)], length) == want
 
     def test_it_does_not_depend_on_the_number_of_devices(self):
         x = normal(5000)

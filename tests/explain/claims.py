@@ -25,7 +25,7 @@ from shardwise._analysis.explain.instead import Plan
 from shardwise._analysis.inspect.record import Recorder
 from shardwise._analysis.inspect.seen import Around
 from shardwise._analysis.inspect.seen import Seen as One
-from shardwise._engine.lower import Value, Watch
+from shardwise._engine.lower import DivergenceWatch, Value
 from shardwise._engine.tracing import Tracing
 from shardwise._meaning import keep
 from shardwise._program import Collective, Op, Var, walk
@@ -58,7 +58,7 @@ class Seen:
     """All values of a program, as numbers."""
 
     def __init__(self, body: Any, traced: Any):
-        watch = Watch(body.ops)
+        watch = DivergenceWatch(body.ops)
         program: Any = SimpleNamespace(body=body, watch=watch, jaxpr=traced.program.jaxpr)
         self.recorder = Recorder(program)
         ins = [Value(jnp.asarray(value)) for value in traced.values]

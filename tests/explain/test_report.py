@@ -420,5 +420,5 @@ def test_an_axis_that_was_forgotten_can_be_added():
 
 def test_arguments_in_another_order():
     specs = {"in_specs": ({"w": P()}, P("data")), "out_specs": P("data")}
-    with pytest.raises(sw.ShardingError, match="Is the order of the arguments that of the func"):
+    with pytest.raises(sw.ShardingError, match="Do they have the order of the arg"):
         explained(lambda p, x: x, shaped(8), {"w": shaped(4)}, **specs)

@@ -133,7 +133,7 @@ def test_too_late():
     import jax
 
     jax.devices()
-    with pytest.raises(sw.ShardwiseError, match=r"make sw.connect\(\) the first line"):
+    with pytest.raises(sw.ShardwiseError, match=r"call sw.connect\(\) right after the imports"):
         sw.connect("127.0.0.1:1", processes=2, process=0)
 
 

@@ -79,7 +79,7 @@ def test_one_step_less_is_reported_of_the_right_process(tmp_path, leaver):
     assert f"process {1 - leaver} on" in last
     assert "after 2 steps of data_parallel" in last
     assert "waits for it in step 3 of data_parallel" in last
-    assert "All processes take the same number of steps" in last
+    assert "All processes run the same number of steps" in last
     assert "Remedy: make their loops equally long" in last
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from shardwise._base.errors import ShardwiseError
 from shardwise._runtime.launch import handshake, wire
-from shardwise._runtime.launch.entry import LINES, Entry
+from shardwise._runtime.launch.entry import LINES, Listener
 from shardwise._runtime.launch.events import (
     Exited,
     Joined,
@@ -51,14 +51,14 @@ def listening(secret: bytes = SECRET):
     """An entry on a port that the kernel chooses, what it posts and what it says."""
     events, said = queue.SimpleQueue(), Said()
     job = Job((__file__,), nodes=2, coordinator=("127.0.0.1", 0), secret=secret)
-    entry = Entry(job, events, said)  # pyright: ignore[reportArgumentType]
+    entry = Listener(job, events, said)  # pyright: ignore[reportArgumentType]
     try:
         yield entry, events, said.lines
     finally:
         entry.close()
 
 
-def connect(entry: Entry) -> socket.socket:
+def connect(entry: Listener) -> socket.socket:
     return socket.create_connection(("127.0.0.1", entry.port), timeout=LIMIT)
 
 
@@ -69,13 +69,16 @@ def wired(connection: socket.socket) -> contextlib.closing[Wire]:
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        (b"GET / HTTP/1.1\r\n\r\n", "it sent 'GET / HTTP/1.1', which is no message of shardwise"),
-        (b"[1]\n", "it sent '[1]', which is no message"),
-        (b'{"node": 99}\n', "it sent '{\"node\": 99}', which is no message"),
+        (
+            b"GET / HTTP/1.1\r\n\r\n",
+            "it sent 'GET / HTTP/1.1', which is not a message of shardwise",
+        ),
+        (b"[1]\n", "it sent '[1]', which is not a message"),
+        (b'{"node": 99}\n', "it sent '{\"node\": 99}', which is not a message"),
         (b'{"node": 1, "processes": 1, "signature": {}}\n', "it is of another version"),
         (b'{"protocol": 2, "node": "1"}\n', "its node is \"'1'\""),
         (b'{"protocol": 2, "node": true}\n', "its node is 'True'"),
-        (b"[" * 50_000 + b"\n", "which is no message"),
+        (b"[" * 50_000 + b"\n", "which is not a message"),
         (b"\x1b[2J\x1b]0;owned\x07\n", r"it sent '\x1b[2J\x1b]0;owned\x07'"),
         (b"\xff\xfe\n", r"it sent '\ufffd\ufffd'"),
         (b"x" * LONGEST + b"\n", "xxx...', which is cut off"),
@@ -164,7 +167,7 @@ def test_a_first_launcher_that_does_not_know_the_secret_is_not_followed():
     ("greeting", "words"),
     [
         (b"SSH-2.0-OpenSSH_9\n", "it sent 'SSH-2.0-OpenSSH_9'"),
-        (b'{"do": "start"}\n', "what listens there is not shardwise launch"),
+        (b'{"do": "start"}\n', "the program there is not shardwise launch"),
         (b'{"shardwise": "launch", "protocol": 9, "nonce": "1"}\n', "protocol '9', here 2"),
     ],
 )
@@ -195,7 +198,7 @@ def test_forged_repeated_and_reflected_messages_end_the_connection():
         with there, wired(here) as wire:
             wire.secure(b"key", "follow", "lead")
             there.sendall(b"".join(lines))
-            with pytest.raises(ValueError, match="which no launcher of this job has written"):
+            with pytest.raises(ValueError, match="which is not from a launcher of this job"):
                 for _ in lines:
                     assert wire.receive() == {"n": 1}
 

@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from shardwise._engine.lower import Pace, explain_trouble, observe
+from shardwise._engine.lower import Pace, explain_divergence, observe
 from shardwise._engine.lower import Value as Stacked
 from shardwise._engine.tracing import Tracing
 from shardwise._meaning import Walk
@@ -72,7 +72,7 @@ class Run:
         compiled = jax.jit(run).lower(*self.traced.values).compile(QUICKLY)
         outs, trouble = jax.device_get(compiled(*self.traced.values))
         if trouble is not None and int(trouble.site):
-            raise explain_trouble(watch.sites, int(trouble.site), np.asarray(trouble.ways))
+            raise explain_divergence(watch.sites, int(trouble.site), np.asarray(trouble.branches))
         return dict(zip(self.vars, map(_held, outs), strict=True))
 
 

@@ -14,7 +14,7 @@ import pytest
 from flax import nnx
 
 import shardwise as sw
-from shardwise._runtime.train.fit.loop import Loop
+from shardwise._runtime.train.fit.loop import TrainingLoop
 
 from .. import apart
 from ..optional import needed
@@ -443,7 +443,7 @@ def test_only_steps_that_the_devices_have_finished_are_counted():
             return self.ready
 
     first, second = Later(), Later()
-    loop = Loop.__new__(Loop)
+    loop = TrainingLoop.__new__(TrainingLoop)
     loop.done, loop._finished = 2, 0
     loop._pending = [(1, 1, 0.0, {"loss": first}), (2, 2, 0.0, {"loss": second})]
     assert loop._newly_finished() == 0

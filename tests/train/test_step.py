@@ -337,7 +337,7 @@ class TestStatesThatAStepMade:
             raise AssertionError("a state that was in its place was put there again")
 
         monkeypatch.setattr("shardwise._runtime.train.step.runner.put", refuse)
-        monkeypatch.setattr("shardwise._runtime.train.step.runner.apart", refuse)
+        monkeypatch.setattr("shardwise._runtime.train.step.runner.without_duplicates", refuse)
         for _ in range(3):
             state, _ = step(state, batch)
         assert int(state.step) == 4

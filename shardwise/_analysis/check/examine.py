@@ -114,7 +114,7 @@ def examine(
     if reference is not None and not _is_traceable(Tracing(f, ones, in_specs, static), args):
         ones = meshes[0]  # the program hard-codes a number of devices
     # Drawn values have no sharding, but the shapes that they replace may have one.
-    options = Tracing(f, ones, in_specs, static).lying(args), static
+    options = Tracing(f, ones, in_specs, static).specs_of(args), static
 
     def compared(
         seed: int,
@@ -128,7 +128,7 @@ def examine(
         wanted = wanted_of(reference, base, inputs)
         if like is None:
             others = [Tracing(f, mesh, *options) for mesh in meshes]
-            runs = [base if t.around == ones else run_on(t, inputs, first) for t in others]
+            runs = [base if t.mesh_around == ones else run_on(t, inputs, first) for t in others]
         else:
             runs = [base if run is like.base else run.again(inputs) for run in like.runs]
         limits = base.limits(runs, rtol, atol, [expected.eps for expected in wanted])

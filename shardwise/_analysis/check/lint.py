@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from ..._engine.lower import Watch
+from ..._engine.lower import DivergenceWatch
 from ..._mesh import Axis
 from ..._program import (
     Atom,
@@ -69,7 +69,7 @@ def _is_of_data(body: Body, atom: Atom) -> bool:
 
 
 def _may_part(body: Body, axes: list[Axis]) -> Iterator[Finding]:
-    for op in Watch(body.ops).sites:
+    for op in DivergenceWatch(body.ops).sites:
         collective = next(c for branch in op.bodies for c in collectives_in(branch.ops))
         yield MayDiverge.from_operations(op, collective)
 

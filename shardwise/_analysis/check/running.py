@@ -17,7 +17,7 @@ import numpy as np
 from ... import _jax
 from ..._base.doing import doing
 from ..._base.errors import noting
-from ..._engine.lower import Pace, Value, Watch, explain_trouble, observe
+from ..._engine.lower import DivergenceWatch, Pace, Value, explain_divergence, observe
 from ..._engine.tracing import Traced, Tracing
 from ..._jax.virtual import under
 from ..._mesh import abstract
@@ -110,8 +110,8 @@ class Run:
         return lift(self.body, vast=vast, unrounded=self._unrounded)
 
     @functools.cached_property
-    def _watch(self) -> Watch:
-        return Watch(self.lifted.body.ops)
+    def _watch(self) -> DivergenceWatch:
+        return DivergenceWatch(self.lifted.body.ops)
 
     def observe(self, atoms: Sequence[Atom], lifted: bool = False) -> list[Held]:
         """Compute values of the program, or of the `lifted` one, in float64 on all devices."""
@@ -121,7 +121,7 @@ class Run:
         if trouble is not None and int(trouble.site):
             sites = self._watch.sites
             self.stuck_at = sites[int(trouble.site) - 1]
-            raise explain_trouble(sites, int(trouble.site), np.asarray(trouble.ways))
+            raise explain_divergence(sites, int(trouble.site), np.asarray(trouble.branches))
         return [_held(out) for out in outs]
 
     def _run(self, atoms: Sequence[Atom], values: Sequence[Any], lifted_ones: bool = False) -> Any:

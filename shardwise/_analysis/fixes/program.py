@@ -52,7 +52,7 @@ class Program:
         ones = one_device(meshes[0])
         args = examined.args
         in_specs, static = options
-        options = Tracing(f, ones, in_specs, static).lying(args), static
+        options = Tracing(f, ones, in_specs, static).specs_of(args), static
         if examined.reading is not None:
             base = ReadProgram(examined.base.traced, ones, examined.reading)
         elif reference is None:

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..._engine.call import SimulatedProgram
-from ..._engine.lower import Pace, Value, Watch, explain_trouble
+from ..._engine.lower import DivergenceWatch, Pace, Value, explain_divergence
 from ..._engine.lower.context import Context, Env, read
 from ..._engine.lower.run import run
 from ..._meaning import Kept, holding
@@ -76,13 +76,15 @@ class Recorder:
 
     # --- running
 
-    def _list(self, body: Body, ins: Sequence[Value], around: Around, watch: Watch) -> list[Value]:
+    def _list(
+        self, body: Body, ins: Sequence[Value], around: Around, watch: DivergenceWatch
+    ) -> list[Value]:
         """Run a list of operations and record all values, also of nested bodies."""
         results, trouble = self._run(body, watch)(list(ins))
         end = len(body.ops)
         if trouble is not None and int(trouble.site) and not self.deadlock:
             site = watch.sites[int(trouble.site) - 1]
-            error = explain_trouble(watch.sites, int(trouble.site), np.asarray(trouble.ways))
+            error = explain_divergence(watch.sites, int(trouble.site), np.asarray(trouble.branches))
             self.deadlock = str(error)
             blocked = (i for i, op in enumerate(body.ops) if op is site or site in walk([op]))
             end = next(blocked, end)
@@ -94,7 +96,7 @@ class Recorder:
             self._seen += [Seen(op, i, value, around) for i, value in enumerate(outs)]
         return [] if end < len(body.ops) else [read(env, atom) for atom in body.outs]
 
-    def _run(self, body: Body, watch: Watch) -> Callable[..., Any]:
+    def _run(self, body: Body, watch: DivergenceWatch) -> Callable[..., Any]:
         if id(body) in self._runs:
             return self._runs[id(body)]
 
@@ -105,12 +107,12 @@ class Recorder:
             keep = [var for op in body.ops for var in op.outs]
             run(body.ops, list(axes), env, keep, cx)
             values = [[_strong(env[var], var) for var in op.outs] for op in body.ops]
-            return values, cx.trouble() if watch.sites else None
+            return values, cx.divergence() if watch.sites else None
 
         self._runs[id(body)] = jax.jit(all_values)
         return self._runs[id(body)]
 
-    def _nested(self, op: Op, ins: list[Value], around: Around, watch: Watch) -> None:
+    def _nested(self, op: Op, ins: list[Value], around: Around, watch: DivergenceWatch) -> None:
         match op:
             case Scan():
                 self._scan(op, ins, around, watch)
@@ -119,7 +121,7 @@ class Recorder:
             case Cond():
                 self._cond(op, ins, around, watch)
 
-    def _scan(self, op: Scan, ins: list[Value], around: Around, watch: Watch) -> None:
+    def _scan(self, op: Scan, ins: list[Value], around: Around, watch: DivergenceWatch) -> None:
         second = op.consts + op.carry
         consts, carry, xs = ins[: op.consts], ins[op.consts : second], ins[second:]
         iterations = range(op.length)[:: -1 if op.reverse else 1]
@@ -134,7 +136,7 @@ class Recorder:
                 return
             carry = outs[: op.carry]
 
-    def _while(self, op: While, ins: list[Value], around: Around, watch: Watch) -> None:
+    def _while(self, op: While, ins: list[Value], around: Around, watch: DivergenceWatch) -> None:
         first, second = op.cond_consts, op.cond_consts + op.body_consts
         cond_consts, body_consts, carry = ins[:first], ins[first:second], ins[second:]
         count = 0
@@ -162,7 +164,7 @@ class Recorder:
         around: Around,
         count: int,
         length: int | None,
-        watch: Watch,
+        watch: DivergenceWatch,
     ) -> list[Value]:
         """Run one iteration of a loop, and keep it if it is among the first or the last."""
         mark = len(self._seen)
@@ -179,7 +181,7 @@ class Recorder:
             self.notes.append(f"{op.where}: {note}")
         return count >= (MOST if length is None or length <= MOST else FIRST)
 
-    def _cond(self, op: Cond, ins: list[Value], around: Around, watch: Watch) -> None:
+    def _cond(self, op: Cond, ins: list[Value], around: Around, watch: DivergenceWatch) -> None:
         index, *operands = ins
         choices = np.clip(np.asarray(index.array).astype(int), 0, len(op.branches) - 1)
         along = sorted(index.dims, key=lambda axis: index.dims[axis])

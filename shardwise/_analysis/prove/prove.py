@@ -113,7 +113,7 @@ def _prove(
     base, bare = (f, one_mesh) if reference is None else (reference, None)
     in_specs, static = options
     # The smaller arguments of a run carry no sharding, so it is taken from the arguments here.
-    options = Tracing(f, one_mesh, in_specs, static).lying(args), static
+    options = Tracing(f, one_mesh, in_specs, static).specs_of(args), static
     plain = ReadProgram.of(
         Tracing(base, bare, *options) if bare else Tracing(base, None, static=static, alone=True),
         one_mesh,

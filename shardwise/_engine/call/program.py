@@ -28,7 +28,7 @@ from ..._program import (
     walk,
 )
 from ..._program.collectives import exchange_in_a_batch, no_derivative
-from ..lower import Divergence, Pace, Watch, execute
+from ..lower import Divergence, DivergenceWatch, Pace, execute
 
 
 @contextlib.contextmanager
@@ -50,15 +50,15 @@ class SimulatedProgram:
     """A traced function.
 
     The jaxpr has the values of the user's program. Where a program is part of a derivative, some of
-    its inputs and results are passed from and to other parts, for every device: `given` and `kept`
-    contain the axes in front of these. Constants are the first inputs, and belong to the caller.
+    its inputs and results are passed from and to other parts, for every device: `input_axes` and
+    `result_axes` contain the axes in front of these. Constants are the first inputs.
     """
 
     def __init__(
         self,
         jaxpr: Any,
-        given: Sequence[StackAxes] | None = None,
-        wanted: Sequence[RequestedAxes] | None = None,
+        input_axes: Sequence[StackAxes] | None = None,
+        requested: Sequence[RequestedAxes] | None = None,
         refs: Sequence[int] = (),
         split_replicated: bool = False,
     ):
@@ -67,18 +67,21 @@ class SimulatedProgram:
         self.jaxpr = jaxpr
         self.mesh = jax.sharding.get_abstract_mesh()
         """The mesh around it when it was traced."""
-        given = given or ()
-        self.given: tuple[StackAxes, ...] = (*[None] * (count - len(given)), *given)
+        input_axes = input_axes or ()
+        missing = count - len(input_axes)
+        self.input_axes: tuple[StackAxes, ...] = (*[None] * missing, *input_axes)
         self.refs = tuple(refs)
         """The inputs that are mutable refs to the caller."""
         self.transformed = jaxpr
-        """What JAX transforms: the jaxpr, or what `drop_dead` leaves of it."""
+        """The jaxpr that JAX transforms; `drop_dead` removes unused operations from it."""
         self.parts: Callable[..., list[Any]] | None = None
-        """For a forward derivative: the same results of two calls, the second one linear."""
+        """For a forward derivative: computes the same results in two calls, the second linear."""
         self.derived: dict[Any, Any] = {}
         """Derivatives and batches of this program, so that each is traced once."""
         self._build = functools.partial(build, split_replicated=split_replicated)
-        self._wanted: tuple[RequestedAxes, ...] = tuple(wanted or (None,) * len(opened.outvars))
+        self._requested: tuple[RequestedAxes, ...] = tuple(
+            requested or (None,) * len(opened.outvars)
+        )
         self._compiled: dict[Pace, Callable[..., Any]] = {}
 
     def inline(self, name: str) -> None:
@@ -88,12 +91,12 @@ class SimulatedProgram:
     @functools.cached_property
     @_without_garbage_collection()
     def _parts(self) -> tuple[Body, tuple[StackAxes, ...]]:
-        shares_in = [axes is not None for axes in self.given]
-        shares_out = [axes is not None for axes in self._wanted]
-        with under(self.mesh):  # the rule of a custom_vjp is traced here, where one is dead
+        shares_in = [axes is not None for axes in self.input_axes]
+        shares_out = [axes is not None for axes in self._requested]
+        with under(self.mesh):  # the rule of an unused custom_vjp is traced here
             body = self._build(self.jaxpr, shares_in=shares_in, shares_out=shares_out)
-        body = unstack_inputs(body, self.given)
-        stack_axes = choose_stack_axes(body, self._wanted)
+        body = unstack_inputs(body, self.input_axes)
+        stack_axes = choose_stack_axes(body, self._requested)
         body = stack_outputs(body, stack_axes)
         annotate(body)
         return body, stack_axes
@@ -104,23 +107,23 @@ class SimulatedProgram:
         return self._parts[0]
 
     @property
-    def kept(self) -> tuple[StackAxes, ...]:
+    def result_axes(self) -> tuple[StackAxes, ...]:
         """Return the axes in front of each result."""
-        if any(axes == "every" for axes in self._wanted):
+        if any(axes == "every" for axes in self._requested):
             return self._parts[1]
-        return self._wanted  # pyright: ignore[reportReturnType]
+        return self._requested  # pyright: ignore[reportReturnType]
 
     @functools.cached_property
-    def watch(self) -> Watch:
-        """Return where devices may diverge."""
-        return Watch(self.body.ops)
+    def watch(self) -> DivergenceWatch:
+        """Return the operations in which devices may diverge."""
+        return DivergenceWatch(self.body.ops)
 
     @functools.cached_property
     def avals(self) -> list[Any]:
         """Return the types of the results."""
         return [
             types.stacked(aval, stacked_shape(axes, ()))
-            for axes, aval in zip(self.kept, self.results, strict=True)
+            for axes, aval in zip(self.result_axes, self.results, strict=True)
         ]
 
     @property
@@ -134,7 +137,7 @@ class SimulatedProgram:
         return [types.without_manual_axes(v.aval) for v in _jax.open_jaxpr(self.jaxpr).outvars]
 
     @functools.cached_property
-    def axes_around(self) -> set[Any]:
+    def outer_axes(self) -> set[Any]:
         """Return the axes of outer `vmap`s that it uses."""
         return _jax.named_axes(_jax.open_jaxpr(self.jaxpr).effects)
 
@@ -142,7 +145,7 @@ class SimulatedProgram:
     def effects(self) -> set[Any]:
         """Return its side effects."""
         effects = _jax.without_axes(_jax.open_jaxpr(self.jaxpr).effects)
-        # A tangent program that JAX only wants to transpose need not be one that can be run.
+        # A tangent program that JAX only transposes need not be executable.
         with contextlib.suppress(UnsupportedError):
             effects |= {_jax.MAY_DEADLOCK} if self.watch.sites else set()
         return effects
@@ -189,8 +192,7 @@ class SimulatedProgram:
 def trace(f: Callable[..., Any], *args: Any) -> tuple[SimulatedProgram, list[Any]]:
     """Trace `f`; return the program and the constants that it closes over.
 
-    Where the program has refs among its inputs, their last values come after
-    the results.
+    The last values of refs among its inputs follow the results.
     """
     try:
         jaxpr = jax.make_jaxpr(f)(*args)
@@ -201,7 +203,7 @@ def trace(f: Callable[..., Any], *args: Any) -> tuple[SimulatedProgram, list[Any
             "a shard_map closes over a mutable ref",
             where="the function that is simulated",
             rule="JAX itself has no spec for a ref that a body closes over.",
-            remedy="pass the ref as an argument of the shard_map, with a spec of its own.",
+            remedy="pass the ref as an argument of the shard_map, with a spec.",
         ) from error
     program, consts = _without_refs(jaxpr)
     _jax.refuse_leaked(consts)
@@ -214,10 +216,9 @@ def _without_refs(jaxpr: Any, **stack_axes: Any) -> tuple[SimulatedProgram, list
         pure, refs = _jax.without_refs(jaxpr)
     except NotImplementedError as error:
         raise UnsupportedError(
-            f"a mutable ref (jax.new_ref) is used in a way that JAX cannot write without it: "
-            f"{error}",
+            f"JAX cannot convert this use of a mutable ref (jax.new_ref) to pure code: {error}",
             where="the function that is simulated",
-            remedy="carry the value in place of the ref.",
+            remedy="pass the value instead of the ref.",
         ) from error
     consts = list(_jax.open_jaxpr(pure).consts)
     consts += [] if pure is jaxpr else list(_jax.open_jaxpr(jaxpr).consts)
@@ -229,30 +230,32 @@ def derive(
     name: Any,
     f: Callable[..., Any],
     args: Sequence[Any],
-    seen: Sequence[Any],
-    given: Sequence[StackAxes],
-    wanted: Callable[[int], Sequence[RequestedAxes]],
+    types_inside: Sequence[Any],
+    input_axes: Sequence[StackAxes],
+    requested: Callable[[int], Sequence[RequestedAxes]],
     note: Callable[[], Any] = list,
 ) -> tuple[SimulatedProgram, list[Any], Any]:
     """Return the program of `f`, a transformation of another program; `note` is called after
     tracing.
 
-    `seen` are the types of `args` inside `f`: they may be sharded otherwise on its mesh than
-    outside. `given` has the axes in front of each of them, `wanted` those of this many results.
+    `types_inside` are the types of `args` inside `f`, where their shardings may differ.
+    `input_axes` has the axes in front of each of them, `requested` those of this many results.
     """
     key = (name, tuple(map(_type_key, args)), _jax.trace_context())
     if key not in program.derived:
-        avals = list(map(types.struct, args, seen))
+        avals = list(map(types.struct, args, types_inside))
         with under(program.mesh):
             jaxpr = jax.make_jaxpr(f)(*avals)
             if any(map(_jax.is_traced, jaxpr.consts)):
-                # A rule of the user's own (`custom_vjp`) closes over a value of the body. What is
-                # dead can be dropped; a function of another identity is traced anew.
+                # A user's rule (`custom_vjp`) closes over a value of the body. Drop unused
+                # operations, and trace again, with a new function to bypass JAX's cache.
                 program.drop_dead()
                 jaxpr = jax.make_jaxpr(lambda *args: f(*args))(*avals)
                 _refuse_closed_over(jaxpr.consts)
             count = len(_jax.open_jaxpr(jaxpr).outvars)
-            derived, consts = _without_refs(jaxpr, given=given, wanted=wanted(count))
+            derived, consts = _without_refs(
+                jaxpr, input_axes=input_axes, requested=requested(count)
+            )
         program.derived[key] = derived, consts, note()
     return program.derived[key]
 
@@ -265,8 +268,8 @@ def _refuse_closed_over(consts: Sequence[Any]) -> None:
         raise UnsupportedError(
             "the rule of a custom_vjp or custom_jvp closes over a value of the body",
             where="the derivative of a simulated function",
-            rule="A simulated function is traced before it is differentiated, as one under "
-            "jax.jit is, and a value that such a rule closes over is gone by then.",
+            rule="A simulated function is traced before it is differentiated, as under jax.jit, "
+            "and the values of that trace are not available to the rule.",
             remedy="pass the value to it as an argument; or differentiate inside: "
             "sw.simulate(jax.grad(f)).",
         ) from error

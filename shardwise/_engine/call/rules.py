@@ -25,7 +25,7 @@ from ..._jax import types
 from ..._jax.primitive import Batch, CallRules, call_primitive
 from ..._jax.virtual import under
 from ..._program import RequestedAxes
-from ..lower import Pace, explain_trouble
+from ..lower import Pace, explain_divergence
 from .program import SimulatedProgram, derive
 
 T = TypeVar("T")
@@ -47,15 +47,15 @@ def _run(*args: Any, program: SimulatedProgram, pace: Pace) -> list[Any]:
         types.put_on_mesh(out, aval, mesh) for out, aval in zip(outs, program.avals, strict=True)
     ]
     if divergence is not None and int(divergence.site):
-        raise explain_trouble(
-            program.watch.sites, int(divergence.site), np.asarray(divergence.ways)
+        raise explain_divergence(
+            program.watch.sites, int(divergence.site), np.asarray(divergence.branches)
         )
     return outs
 
 
 def _stage(*args: Any, program: SimulatedProgram, pace: Pace) -> list[Any]:
     arg_types = [jax.typeof(x) for x in args]
-    with types.unchecked():  # a shard_map around knows nothing of the program's own values
+    with types.unchecked():  # an outer shard_map cannot check the program's values
         outs, divergence = program.run(tuple(map(types.replicated, args)), pace)
     avals = types.types_in_trace(program.avals, arg_types)
     outs = [types.resharded(out, aval) for out, aval in zip(outs, avals, strict=True)]
@@ -63,15 +63,15 @@ def _stage(*args: Any, program: SimulatedProgram, pace: Pace) -> list[Any]:
         return outs
     _jax.surface(DeadlockError, _recognise)
 
-    def tell(site: Any, ways: Any) -> Any:
+    def check(site: Any, branches: Any) -> Any:
         if int(site):
-            error = explain_trouble(program.watch.sites, int(site), np.asarray(ways))
+            error = explain_divergence(program.watch.sites, int(site), np.asarray(branches))
             _RAISED.append(error)
             raise error
         return np.int32(0)
 
-    checked = io_callback(tell, jax.ShapeDtypeStruct((), jnp.int32), *divergence)
-    # No result leaves before the callback has had its say.
+    checked = io_callback(check, jax.ShapeDtypeStruct((), jnp.int32), *divergence)
+    # No result is available before the callback has run.
     *outs, _ = lax.optimization_barrier((*outs, checked))
     return list(outs)
 
@@ -84,8 +84,8 @@ def _recognise(text: str) -> Exception | None:
     return next((error for error in reversed(_RAISED) if str(error) in text), None)
 
 
-def _abstract(*given: Any, program: SimulatedProgram, pace: Pace) -> tuple[list[Any], Any]:
-    return types.types_in_trace(program.avals, given), program.effects
+def _abstract(*inputs: Any, program: SimulatedProgram, pace: Pace) -> tuple[list[Any], Any]:
+    return types.types_in_trace(program.avals, inputs), program.effects
 
 
 # --- transformations
@@ -109,7 +109,7 @@ def _jvp_in_one_call(
     """Compute a forward derivative in one call, which `_split` divides where necessary.
 
     JAX drops `custom_jvp` rules when it splits a loop, so a second forward derivative would not use
-    them. So nothing is split unless it has to be.
+    them. So the call is split only if necessary.
     """
     smooth = _differentiable(program)
 
@@ -125,8 +125,8 @@ def _jvp_in_one_call(
         push,
         args,
         [*program.arguments, *_tangents(program, moving)],
-        [*program.given, *_select(program.given, moving)],
-        lambda _: [*program.kept, *_select(program.kept, smooth)],
+        [*program.input_axes, *_select(program.input_axes, moving)],
+        lambda _: [*program.result_axes, *_select(program.result_axes, smooth)],
     )
     derived.parts = lambda pace, *args: _jvp_in_two_calls(
         program, moving, pace, *args[len(consts) :]
@@ -147,7 +147,7 @@ def _jvp_in_two_calls(
     count = len(smooth)
     primals, directions = args[: len(moving)], args[len(moving) :]
     derived, consts, tree = _forward(program, moving, primals)
-    residual_axes = derived.kept[count:]
+    residual_axes = derived.result_axes[count:]
     results = call(derived, pace, [*consts, *primals])
     outs, residuals = results[:count], results[count:]
 
@@ -162,8 +162,8 @@ def _jvp_in_two_calls(
         linear,
         [*residuals, *directions],
         [*derived.results[count:], *_tangents(program, moving)],
-        [*residual_axes, *_select(program.given, moving)],
-        lambda _: _select(program.kept, smooth),
+        [*residual_axes, *_select(program.input_axes, moving)],
+        lambda _: _select(program.result_axes, smooth),
     )
     return [*outs, *call(derived, pace, [*consts, *residuals, *directions])]
 
@@ -187,13 +187,15 @@ def _forward(
         residuals, tree = jax.tree.flatten(linear)
         return outs, residuals
 
-    def wanted(count: int) -> list[RequestedAxes]:
-        extra: list[RequestedAxes] = ["every"] * (count - len(program.kept))
-        return [*program.kept, *extra]
+    def requested(count: int) -> list[RequestedAxes]:
+        extra: list[RequestedAxes] = ["every"] * (count - len(program.result_axes))
+        return [*program.result_axes, *extra]
 
     name = ("forward", moving)
     avals = program.arguments
-    return derive(program, name, forward, primals, avals, program.given, wanted, lambda: tree)
+    return derive(
+        program, name, forward, primals, avals, program.input_axes, requested, lambda: tree
+    )
 
 
 def _tangents(program: SimulatedProgram, moving: Sequence[bool]) -> list[Any]:
@@ -233,8 +235,8 @@ def _transpose(
             *_select(program.arguments, constant),
             *(a.to_ct_aval() for a in _select(program.results, used)),
         ],
-        [*_select(program.given, constant), *_select(program.kept, used)],
-        lambda _: _select(program.given, linear),
+        [*_select(program.input_axes, constant), *_select(program.result_axes, used)],
+        lambda _: _select(program.input_axes, linear),
     )
     outs = iter(call(derived, pace, [*consts, *constants, *moving]))
     return [next(outs) if is_linear else None for is_linear in linear]
@@ -257,9 +259,9 @@ def _with_fixed(
 def _vmap(
     axis: Batch, args: Sequence[Any], dims: Sequence[Any], *, program: SimulatedProgram, pace: Pace
 ) -> tuple[list[Any], list[Any]]:
-    if all(dim is None for dim in dims) and axis.name not in program.axes_around:
-        return call(program, pace, args), [None] * len(program.kept)
-    depths = [len(axes or ()) for axes in program.given]
+    if all(dim is None for dim in dims) and axis.name not in program.outer_axes:
+        return call(program, pace, args), [None] * len(program.result_axes)
+    depths = [len(axes or ()) for axes in program.input_axes]
     args = [
         x if dim is None or not depth else jnp.moveaxis(x, dim, depth)
         for x, dim, depth in zip(args, dims, depths, strict=True)
@@ -273,15 +275,17 @@ def _vmap(
     batches = map(types.unstacked, map(jax.typeof, args), depths)
     untouched: dict[int, Any] = {}
 
-    def one(*args: Any) -> list[Any]:
+    def single(*args: Any) -> list[Any]:
         outs = program.function(*args)
-        # What the batch does not touch stays as it is: JAX cannot batch all that it can leave.
+        # Results that do not depend on the batch are not batched: JAX may be unable to.
         untouched.update(_jax.untouched(outs))
         return [out for i, out in enumerate(outs) if i not in untouched]
 
     def batched(*args: Any) -> list[Any]:
-        rest = iter(jax.vmap(one, in_axes=dims, **axis.options)(*args))
-        return [untouched[i] if i in untouched else next(rest) for i in range(len(program.kept))]
+        rest = iter(jax.vmap(single, in_axes=dims, **axis.options)(*args))
+        return [
+            untouched[i] if i in untouched else next(rest) for i in range(len(program.result_axes))
+        ]
 
     derived, consts, unbatched = derive(
         program,
@@ -289,11 +293,11 @@ def _vmap(
         batched,
         args,
         list(map(types.batched, program.arguments, batches, dims)),
-        program.given,
-        lambda _: program.kept,
+        program.input_axes,
+        lambda _: program.result_axes,
         lambda: frozenset(untouched),
     )
-    depths = [len(axes or ()) for axes in program.kept]
+    depths = [len(axes or ()) for axes in program.result_axes]
     if program.parts is not None:
         derived.parts = partial(
             _batch_parts, program.parts, len(consts), outer_dims, axis, depths, unbatched
@@ -308,7 +312,7 @@ def _batch_parts(
     dims: Sequence[Any],
     axis: Batch,
     depths: Sequence[int],
-    still: frozenset[int],
+    unbatched: frozenset[int],
     pace: Pace,
     *args: Any,
 ) -> list[Any]:
@@ -318,7 +322,7 @@ def _batch_parts(
     )
     outs = batched(*args[consts:])
     return [
-        lax.index_in_dim(out, 0, depth, keepdims=False) if i in still else out
+        lax.index_in_dim(out, 0, depth, keepdims=False) if i in unbatched else out
         for i, (out, depth) in enumerate(zip(outs, depths, strict=True))
     ]
 

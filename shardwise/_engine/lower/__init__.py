@@ -1,8 +1,8 @@
 """The engine: a list of operations over mesh axes becomes ordinary JAX on one device."""
 
 from .deadlock import Divergence as Divergence
-from .deadlock import Watch as Watch
-from .deadlock import explain_trouble as explain_trouble
+from .deadlock import DivergenceWatch as DivergenceWatch
+from .deadlock import explain_divergence as explain_divergence
 from .machine import machine as machine
 from .machine import room as room
 from .run import execute as execute

@@ -41,18 +41,18 @@ def _alone(joint: Joint, arrays: Sequence[Any]) -> Any:
 
 
 def _sum_under_vmap(joint: Joint) -> Any:
-    """Return a function for one device that under `vmap` computes the sum of all.
+    """Return a function for one device that under `vmap` computes the sum over all.
 
-    The first argument is different for each device: the others may all be the same, and still have
-    to be summed.
+    The first argument differs between devices, so that the function is batched even if all others
+    are the same.
     """
 
     @jax.custom_batching.custom_vmap
-    def make(_: Any, *arrays: Any) -> Any:
+    def term(_: Any, *arrays: Any) -> Any:
         return widen(_alone(joint, arrays))
 
-    @make.def_vmap
-    def make_all(size: int, batched: Sequence[bool], _: Any, *arrays: Any) -> Any:
+    @term.def_vmap
+    def sum_all(size: int, batched: Sequence[bool], _: Any, *arrays: Any) -> Any:
         along = dict(zip(joint.ins, batched[1:], strict=True))
 
         def stack(atom: Atom, x: Any) -> Any:
@@ -67,7 +67,7 @@ def _sum_under_vmap(joint: Joint) -> Any:
 
         return _run(joint, arrays, run), False
 
-    return make
+    return term
 
 
 def _run(joint: Joint, arrays: Sequence[Any], run: Callable[[Leaf, Sequence[Any]], Any]) -> Any:
@@ -77,7 +77,7 @@ def _run(joint: Joint, arrays: Sequence[Any], run: Callable[[Leaf, Sequence[Any]
     return env[joint.ops[-1].outs[0]]
 
 
-# --- the sum of what the devices make, whose operands are stacked in front, as one operation
+# --- sums over devices as one operation, whose operands are stacked in front
 
 
 def _behind(dims: Iterable[int]) -> tuple[int, ...]:
@@ -99,24 +99,25 @@ def _dot(op: Leaf, lhs: Any, rhs: Any) -> Any:
 def _conv(op: Leaf, lhs: Any, rhs: Any) -> Any:
     """Turn the devices into further features, which a convolution sums over.
 
-    On a CPU a few at a time: XLA takes three times as long for each of very many features. And one
-    by one for a convolution with groups of the batch: XLA computes those for all pairs of groups.
+    On a CPU, a few devices at a time: XLA takes three times as long per feature if there are very
+    many. One at a time for a convolution with batch groups, which XLA computes for all pairs of
+    groups.
     """
     size, features = len(lhs), lhs.shape[1 + op.params["dimension_numbers"].lhs_spec[1]]
     limit = 1 if op.params["batch_group_count"] > 1 else max(1, FEATURES // max(1, features))
     at_once = max(k for k in range(1, size + 1) if size % k == 0 and k <= limit)
     if at_once == size or not on_host():
-        return _conv_in_one(op, lhs, rhs)
+        return _conv_stacked(op, lhs, rhs)
     parts = [lax.reshape(x, (size // at_once, at_once, *x.shape[1:])) for x in (lhs, rhs)]
     start = lax.full(op.outs[0].shape, 0, wide(op.outs[0].dtype))
-    return lax.scan(lambda sum, pair: (sum + _conv_in_one(op, *pair), None), start, parts)[0]
+    return lax.scan(lambda sum, pair: (sum + _conv_stacked(op, *pair), None), start, parts)[0]
 
 
 FEATURES = 64
 """The number of features to compute at a time on a CPU."""
 
 
-def _conv_in_one(op: Leaf, lhs: Any, rhs: Any) -> Any:
+def _conv_stacked(op: Leaf, lhs: Any, rhs: Any) -> Any:
     numbers = op.params["dimension_numbers"]
     lhs, rhs = (
         lax.collapse(jnp.moveaxis(widen(x), 0, dim), dim, dim + 2)

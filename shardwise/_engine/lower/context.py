@@ -8,7 +8,7 @@ from typing import Any
 
 from ..._mesh import Axis
 from ..._program import Lit, Op, Var
-from .deadlock import Divergence, Watch, first_of
+from .deadlock import Divergence, DivergenceWatch, first_of
 from .plan import BlockSum
 from .shards_at_once import Pace
 from .value import Value
@@ -23,10 +23,10 @@ class Context:
     far."""
 
     run: Run
-    watch: Watch
+    watch: DivergenceWatch
     pace: Pace
     coords: dict[Axis, Any] = dataclasses.field(default_factory=dict)
-    troubles: list[Divergence] = dataclasses.field(default_factory=list)
+    divergences: list[Divergence] = dataclasses.field(default_factory=list)
     summing: dict[BlockSum, str] = dataclasses.field(default_factory=dict)
     """The block sums whose collective is outside, with the name of the block."""
     adding: dict[Var, Any] = dataclasses.field(default_factory=dict)
@@ -40,8 +40,8 @@ class Context:
     """The loops so far, and functions for those that occur again."""
 
     def fresh(self) -> Context:
-        """Return the same for a nested trace, which returns its divergence as a value."""
-        return dataclasses.replace(self, troubles=[])
+        """Return a copy for a nested trace, which returns its divergence as a value."""
+        return dataclasses.replace(self, divergences=[])
 
     def at(
         self,
@@ -57,16 +57,16 @@ class Context:
             self,
             coords={**self.coords, axis: index},
             pace=pace,
-            troubles=[],
+            divergences=[],
             summing=self.summing | summing,
             grown={},
             adding=self.adding | adding,
             batched=self.batched or batched,
         )
 
-    def trouble(self) -> Divergence:
+    def divergence(self) -> Divergence:
         """Return all divergences so far as one value."""
-        return first_of([self.watch.no_divergence(), *self.troubles])
+        return first_of([self.watch.no_divergence(), *self.divergences])
 
 
 def read(env: Env, atom: Var | Lit) -> Value:

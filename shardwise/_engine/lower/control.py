@@ -44,9 +44,9 @@ def _scan(op: Scan, ins: list[Value], axes: Axes, cx: Context) -> list[Value]:
     inner = dataclasses.replace(cx, pace=cx.pace.within(max(1, op.length)))
     grown = _pairs(op.body.outs[: op.carry], op.body.ins[op.consts : second])
 
-    def step(state: Any, turn: Any) -> tuple[Any, dict[int, Value]]:
+    def step(state: Any, inputs: Any) -> tuple[Any, dict[int, Value]]:
         carry, totals, divergence = state
-        number, arrays = turn
+        number, arrays = inputs
         slices = [stacked(a, placement) for a, placement in zip(arrays, placements, strict=True)]
         ins = [*consts, *_unpack(carry, carried, axes), *slices]
         outs, new = _run(op.body, ins, axes, inner, grown)
@@ -164,17 +164,17 @@ def _run(
     env: Env = dict(zip(body.ins, ins, strict=True))
     keep = [atom for atom in body.outs if isinstance(atom, Var)]
     cx.run(body.ops, axes, env, keep, inner)
-    return [read(env, atom) for atom in body.outs], inner.trouble()
+    return [read(env, atom) for atom in body.outs], inner.divergence()
 
 
 def _divergence(
-    op: Op, decision: Value, trouble: Divergence | None, cx: Context
+    op: Op, decision: Value, inside: Divergence | None, cx: Context
 ) -> Divergence | None:
     """Return the divergence inside, or that of the decision here."""
     if not decision.dims or id(op) not in cx.watch.number:
-        return trouble
+        return inside
     divergence = cx.watch.compare(op, decision, cx.coords)
-    return divergence if trouble is None else first_of([divergence, trouble])
+    return divergence if inside is None else first_of([divergence, inside])
 
 
 def _pairs(outs: Sequence[Atom], ins: Sequence[Var]) -> dict[Var, Var]:
@@ -182,13 +182,13 @@ def _pairs(outs: Sequence[Atom], ins: Sequence[Var]) -> dict[Var, Var]:
     return {out: var for out, var in zip(outs, ins, strict=True) if isinstance(out, Var)}
 
 
-def _record(cx: Context, trouble: Divergence | None) -> None:
-    if trouble is not None:
-        cx.troubles.append(trouble)
+def _record(cx: Context, divergence: Divergence | None) -> None:
+    if divergence is not None:
+        cx.divergences.append(divergence)
 
 
-def _along(given: Any, axes: Axes) -> list[Axis]:
-    return [axis for axis in axes if axis in given]
+def _along(varying: Any, axes: Axes) -> list[Axis]:
+    return [axis for axis in axes if axis in varying]
 
 
 def _pack(values: Sequence[Value], like: Sequence[Var], axes: Axes) -> list[Any]:

@@ -2,11 +2,11 @@
 
 The devices of a mesh run in a loop, in which XLA recognises less than outside of one:
 
-- On a CPU it reorders the dimensions only of convolutions outside loops into the order that it has
-fast implementations for (`_jax/convolutions.py`). - On a GPU it recognises the gradient of a
-convolution's inputs, for which there are faster implementations, by its reversed weights. They are
-the same on all devices, so they would be reversed once, before the loop, and not be recognised
-inside.
+- On a CPU it reorders dimensions, into the order for which it has fast implementations, only for
+  convolutions outside loops (`_jax/convolutions.py`).
+- On a GPU it recognises the gradient of a convolution's inputs, for which there are faster
+  implementations, by its reversed weights. These are the same on all devices, so they would be
+  reversed once, before the loop, and not be recognised inside.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from jax import lax
 
 from ... import _jax
 from ..._program import Atom, Body, Leaf, Op, Var, like, walk, with_bodies
-from .deadlock import Watch
+from .deadlock import DivergenceWatch
 
 Change = Callable[[Leaf, dict[Var, Op]], Sequence[Op]]
 """A function that replaces a convolution, given the operations that compute its operands."""
 
 
-def reorder_convolutions(ops: Sequence[Op], watch: Watch) -> list[Op]:
+def reorder_convolutions(ops: Sequence[Op], watch: DivergenceWatch) -> list[Op]:
     """Reorder the dimensions of convolutions, in loops and branches too."""
     return _changed(ops, watch, _ordered)
 
 
-def reverse_weights_in_place(ops: Sequence[Op], watch: Watch) -> list[Op]:
+def reverse_weights_in_place(ops: Sequence[Op], watch: DivergenceWatch) -> list[Op]:
     """Reverse the weights of convolutions where these are read, in loops and branches too."""
     return _changed(ops, watch, _reversing)
 
 
-def _changed(ops: Sequence[Op], watch: Watch, change: Change) -> list[Op]:
+def _changed(ops: Sequence[Op], watch: DivergenceWatch, change: Change) -> list[Op]:
     producers = {var: op for op in ops for var in op.outs}
     out: list[Op] = []
     for op in ops:
@@ -53,13 +53,13 @@ def _convolves(op: Op) -> TypeGuard[Leaf]:
     return isinstance(op, Leaf) and op.name == _jax.CONVOLUTION
 
 
-def _body(watch: Watch, change: Change, body: Body) -> Body:
+def _body(watch: DivergenceWatch, change: Change, body: Body) -> Body:
     return dataclasses.replace(body, ops=_changed(body.ops, watch, change))
 
 
-def _reversing(op: Leaf, makers: dict[Var, Op]) -> list[Op]:
+def _reversing(op: Leaf, producers: dict[Var, Op]) -> list[Op]:
     lhs, rhs = op.ins
-    producer = makers.get(rhs) if isinstance(rhs, Var) else None
+    producer = producers.get(rhs) if isinstance(rhs, Var) else None
     if not isinstance(producer, Leaf) or producer.name != "rev":
         return [op]
     reverse, convolve = producer.run, op.run
@@ -90,17 +90,17 @@ def _ordered(op: Leaf, _: dict[Var, Op]) -> list[Op]:
     ]
 
 
-def _transpose(op: Leaf, atom: Atom, made: Var, order: Sequence[int]) -> Leaf:
-    return _leaf(op, [atom], made, "transpose", lax.transpose_p, {"permutation": order})
+def _transpose(op: Leaf, atom: Atom, out: Var, order: Sequence[int]) -> Leaf:
+    return _leaf(op, [atom], out, "transpose", lax.transpose_p, {"permutation": order})
 
 
 def _leaf(
-    op: Leaf, ins: list[Atom], made: Var, name: str, primitive: Any, params: dict[str, Any]
+    op: Leaf, ins: list[Atom], out: Var, name: str, primitive: Any, params: dict[str, Any]
 ) -> Leaf:
     """Return an operation that replaces another one."""
     run = _jax.applying(primitive, params, ())
     return dataclasses.replace(
-        op, ins=ins, outs=[made], name=name, run=run, params=params, needs=made.axes
+        op, ins=ins, outs=[out], name=name, run=run, params=params, needs=out.axes
     )
 
 

@@ -29,8 +29,8 @@ class Machine:
     """Bytes read or written per second, by the size of the data, which may fit into a cache."""
     fresh: float = 0.0
     """Seconds for a byte of newly allocated memory, each time a program runs."""
-    kept: float = 0.0
-    """Bytes that the allocator keeps instead."""
+    retained: float = 0.0
+    """Bytes up to which the allocator reuses memory."""
     start: float = 2e-6
     """Seconds to start an operation."""
     fill: float = 0.0
@@ -46,26 +46,26 @@ class LoopCost:
     sliced: int = 0
     """Bytes that differ between devices: those of one are sliced from those of all."""
     keep: Sequence[Var] = ()
-    """The values that are kept for all devices."""
+    """The values that are stored for all devices."""
     totals: int = 0
     """Bytes that are accumulated over the devices."""
     runs: int = 1
     """How often the loop runs while the program runs once."""
 
-    def held(self, at_once: int) -> int:
-        """Estimate the bytes needed beyond what is kept, which exists in any case."""
+    def needed(self, at_once: int) -> int:
+        """Estimate the bytes needed in addition to the stored values."""
         if at_once < self.axis.size:
-            return at_once * self.own
-        return at_once * (footprint(self.ops, self.keep) - self.kept)
+            return at_once * self.per_device
+        return at_once * (footprint(self.ops, self.keep) - self.stored)
 
     @functools.cached_property
-    def own(self) -> int:
+    def per_device(self) -> int:
         """Estimate the bytes of one device."""
         return footprint(self.ops)
 
     @functools.cached_property
-    def kept(self) -> int:
-        """Return the bytes of one device that are kept."""
+    def stored(self) -> int:
+        """Return the bytes of one device that are stored."""
         return sum(var.bytes for var in self.keep)
 
 
@@ -110,8 +110,8 @@ FUSED = 0.25
 
 def seconds(machine: Machine, job: LoopCost, at_once: int) -> float:
     """Estimate the duration of a loop, each time it runs."""
-    memory = job.held(at_once)
-    per_second = _rate(machine.bytes, at_once * job.own + job.totals)
+    memory = job.needed(at_once)
+    per_second = _rate(machine.bytes, at_once * job.per_device + job.totals)
     iteration = 3 * job.totals / per_second + 2 * machine.start
     for work in _costs(job.ops, job.axis, 1):
         rates = machine.half_products if work.half else machine.products
@@ -120,20 +120,20 @@ def seconds(machine: Machine, job: LoopCost, at_once: int) -> float:
         traffic = (at_once * work.moving + work.fixed) / per_second
         iteration += work.times * (work.starts * machine.start + max(product, traffic))
     size = job.axis.size
-    allocation = machine.fresh * memory / job.runs if memory > machine.kept else 0.0
+    allocation = machine.fresh * memory / job.runs if memory > machine.retained else 0.0
     moves = _moves(machine, job, per_second) if at_once < size else 0.0
     return size / at_once * iteration + allocation + moves
 
 
 def _moves(machine: Machine, job: LoopCost, per_second: float) -> float:
-    """Estimate the time to slice the inputs of each device, and to stack what is kept of it.
+    """Estimate the time to slice the inputs of each device, and to stack its stored values.
 
     Both are copied between the values of all devices and those of a few; stacks are initialized
     before.
     """
     size = job.axis.size
-    rate = _rate(machine.bytes, size * (job.sliced + job.kept))
-    return size * ((job.sliced + 2 * job.kept) / rate + (job.sliced + job.kept) / per_second)
+    rate = _rate(machine.bytes, size * (job.sliced + job.stored))
+    return size * ((job.sliced + 2 * job.stored) / rate + (job.sliced + job.stored) / per_second)
 
 
 def _rate(rates: Rates, size: float) -> float:

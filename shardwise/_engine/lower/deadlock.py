@@ -3,7 +3,7 @@
 The decision of a `cond` or `while` around a collective must be equal along the axes of that
 collective. Where it may differ, the lowered program compares the decisions of all coordinates. The
 first divergence is carried to the end as two arrays: its place (`site`, counted from 1) and the
-branch that each device of the mesh takes there (`ways`, -1 where irrelevant).
+branch that each device of the mesh takes there (`branches`, -1 where irrelevant).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Divergence(NamedTuple):
     """The first divergence so far; `site` is 0 if there is none."""
 
     site: Any
-    ways: Any
+    branches: Any
 
 
 def sites(ops: Sequence[Op]) -> list[Op]:
@@ -42,7 +42,7 @@ def decision_axes(op: Op) -> frozenset[Axis]:
     return frozenset()
 
 
-class Watch:
+class DivergenceWatch:
     """The sites of a program, numbered, and the size of a record for all devices."""
 
     def __init__(self, ops: Sequence[Op]):
@@ -69,55 +69,56 @@ class Watch:
         return Divergence(site, padded)
 
 
-def _place(ways: Any, scope: Sequence[Axis], decision: Value, coords: dict[Axis, Any]) -> Any:
+def _place(branches: Any, scope: Sequence[Axis], decision: Value, coords: dict[Axis, Any]) -> Any:
     """Return the branches on the whole mesh: -1 at coordinates of other iterations of a loop."""
     shape = [axis.size if axis in decision.dims else 1 for axis in scope]
-    ways = ways.reshape(shape)
+    branches = branches.reshape(shape)
     for dim, axis in enumerate(scope):
         if axis in coords:
             line_shape = [-1 if d == dim else 1 for d in range(len(scope))]
             line = jnp.arange(axis.size, dtype=jnp.int32).reshape(line_shape)
-            ways = jnp.where(line == coords[axis], ways, -1)
-    return jnp.broadcast_to(ways, [axis.size for axis in scope])
+            branches = jnp.where(line == coords[axis], branches, -1)
+    return jnp.broadcast_to(branches, [axis.size for axis in scope])
 
 
-def first_of(troubles: Sequence[Divergence]) -> Divergence:
+def first_of(divergences: Sequence[Divergence]) -> Divergence:
     """Return the earliest of several divergences."""
-    out = troubles[0]
-    for later in troubles[1:]:
+    out = divergences[0]
+    for later in divergences[1:]:
         is_first = out.site == 0
         site = jnp.where(is_first, later.site, out.site)
-        out = Divergence(site, jnp.where(is_first, later.ways, out.ways))
+        out = Divergence(site, jnp.where(is_first, later.branches, out.branches))
     return out
 
 
 def first_in(stack: Divergence) -> Divergence:
     """Return the earliest divergence along a leading dimension."""
     index = jnp.argmax(stack.site > 0)
-    return Divergence(stack.site[index], stack.ways[index])
+    return Divergence(stack.site[index], stack.branches[index])
 
 
 # --- messages -------------------------------------------------------------------------
 
 
-def explain_trouble(
-    found: Sequence[Op], site: int, ways: np.ndarray
+def explain_divergence(
+    all_sites: Sequence[Op], site: int, branches: np.ndarray
 ) -> DeadlockError | UnsupportedError:
     """Return the exception for a divergence at `site`."""
-    op = found[site - 1]
+    op = all_sites[site - 1]
     shape = tuple(axis.size for axis in op.scope)
-    grid = np.asarray(ways)[: _count(op.scope)].reshape(shape)
+    grid = np.asarray(branches)[: _count(op.scope)].reshape(shape)
     groups = {int(branch): grid == branch for branch in np.unique(grid) if branch >= 0}
     if _agrees_in_groups(op, grid):
         return UnsupportedError(
-            f"devices of different axis_index_groups take different ways through this {_kind(op)}",
+            f"devices of different axis_index_groups take different branches of this {_kind(op)}",
             where=str(op.where),
             rule="The simulator runs a collective for all groups together.",
             remedy="take the decision for all groups, or move the collective out of it.",
         )
     arrivals = {branch: _waits(op, branch) for branch in groups}
     lines = [
-        _line(op.scope, mask, arrivals[branch], _way(op, branch)) for branch, mask in groups.items()
+        _line(op.scope, mask, arrivals[branch], _path(op, branch))
+        for branch, mask in groups.items()
     ]
     first = next(branch for branch in groups if arrivals[branch])
     absent = ~groups[first] & (grid >= 0)
@@ -157,25 +158,25 @@ def _kind(op: Op) -> str:
     return "while loop" if isinstance(op, While) else "cond"
 
 
-def _waits(op: Op, way: int) -> Collective | None:
+def _waits(op: Op, branch: int) -> Collective | None:
     """Return the first collective on a branch."""
     if isinstance(op, While):
-        bodies = [op.body, op.cond] if way else []
+        bodies = [op.body, op.cond] if branch else []
     else:
         assert isinstance(op, Cond)
-        bodies = [op.branches[min(max(way, 0), len(op.branches) - 1)]]
+        bodies = [op.branches[min(max(branch, 0), len(op.branches) - 1)]]
     return next((c for body in bodies for c in collectives_in(body.ops)), None)
 
 
-def _way(op: Op, way: int) -> str:
+def _path(op: Op, branch: int) -> str:
     if isinstance(op, While):
-        return "another iteration of the loop" if way else "out of the loop"
-    return f"branch {way}"
+        return "another iteration of the loop" if branch else "out of the loop"
+    return f"branch {branch}"
 
 
-def _line(scope: Sequence[Axis], mask: np.ndarray, waits: Collective | None, way: str) -> str:
+def _line(scope: Sequence[Axis], mask: np.ndarray, waits: Collective | None, path: str) -> str:
     target = f"to {waits}" if waits else "no collective"
-    return f"{devices(scope, mask, verb=False)}: {way}, {target}"
+    return f"{devices(scope, mask, verb=False)}: {path}, {target}"
 
 
 def devices(scope: Sequence[Axis], mask: np.ndarray, verb: bool = True) -> str:

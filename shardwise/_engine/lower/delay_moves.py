@@ -5,10 +5,9 @@ transposed arrays is the transposed sum, element by element in the same order:
 
     psum(transpose(x))   becomes   transpose(psum(x))
 
-So the devices transpose nothing, and once for all of them is enough. And XLA, which would fuse a
-product and the transpose after it, keeps the product as it was written: on a CPU the fused
-operation can take several times as long. On a GPU it does not, and a transposed total would be one
-more array: this is for the CPU.
+So the transpose runs once instead of on each device. And XLA does not fuse a product with the
+transpose after it, which on a CPU can take several times as long. On a GPU the fused operation is
+not slower, and a transposed total would be one more array, so this pass is for CPUs.
 """
 
 from __future__ import annotations
@@ -18,11 +17,11 @@ from collections.abc import Iterable, Sequence
 
 from ..._program import Body, Collective, Leaf, Op, Scan, Var, is_move
 from ..._program.primitives import REDUCTIONS
-from .deadlock import Watch
+from .deadlock import DivergenceWatch
 from .plan import count_uses
 
 
-def delay_moves(ops: Sequence[Op], keep: Iterable[Var], watch: Watch) -> list[Op]:
+def delay_moves(ops: Sequence[Op], keep: Iterable[Var], watch: DivergenceWatch) -> list[Op]:
     """Move such operations after the reductions, in loops too."""
     ops = [_loop(op, watch) if isinstance(op, Scan) else op for op in ops]
     uses = count_uses(ops, keep)
@@ -36,7 +35,7 @@ def delay_moves(ops: Sequence[Op], keep: Iterable[Var], watch: Watch) -> list[Op
     return [op for op in out if id(op) not in removed]
 
 
-def _loop(op: Scan, watch: Watch) -> Scan:
+def _loop(op: Scan, watch: DivergenceWatch) -> Scan:
     if not op.meets or watch.concerns([op]):
         return op
     body = op.body
@@ -44,14 +43,14 @@ def _loop(op: Scan, watch: Watch) -> Scan:
     return dataclasses.replace(op, body=Body(body.ins, ops, body.outs))
 
 
-def _movable(op: Op, makers: dict[Var, Op], uses: dict[Var, int]) -> list[Leaf]:
+def _movable(op: Op, producers: dict[Var, Op], uses: dict[Var, int]) -> list[Leaf]:
     """Return the operations before a reduction that can come after it, last one first."""
     moves: list[Leaf] = []
     if not isinstance(op, Collective) or op.name not in REDUCTIONS or op.groups is not None:
         return moves
     (var,) = op.ins
     while isinstance(var, Var) and uses[var] == 1:
-        move = makers.get(var)
+        move = producers.get(var)
         if not isinstance(move, Leaf) or not is_move(move) or not isinstance(move.ins[0], Var):
             break
         moves.append(move)

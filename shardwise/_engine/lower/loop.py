@@ -45,12 +45,12 @@ class ShardLoop:
     folds: list[Fold]
     keep: list[Var]
     grown: dict[Var, Var]
-    """Of what is kept, the values that overwrite a stack in place."""
+    """The values in `keep` that overwrite a stack in place."""
     env: Env
     cx: Context
 
     def run(self) -> None:
-        """Run it; afterwards `env` has what is kept and the results of the folds."""
+        """Run it; afterwards `env` has the values in `keep` and the results of the folds."""
         self.watched = self.cx.watch.concerns(self.ops)
         inputs = reads(self.ops)
         self.fixed = {v: self.env[v] for v in inputs if self.axis not in self.env[v].dims}
@@ -63,7 +63,7 @@ class ShardLoop:
         for fold, total in zip(self.folds, totals, strict=True):
             self.env[fold.op.outs[0]] = self._finish(fold, total)
         if divergence is not None:
-            self.cx.troubles.append(divergence)
+            self.cx.divergences.append(divergence)
 
     def _job(self) -> LoopCost:
         sliced = sum(var.bytes for var in self.moving)
@@ -84,7 +84,7 @@ class ShardLoop:
         self.cx.run(self.ops, self.rest, local, [*self.keep, *operands], inner)
         parts = [local[fold.operand].spread(self._along(fold)) for fold in self.folds]
         outs = [local[var] for var in self.keep]
-        return outs, parts, inner.trouble() if self.watched else None
+        return outs, parts, inner.divergence() if self.watched else None
 
     def _summing(self) -> dict[BlockSum, str]:
         if self.size == 1:
@@ -103,7 +103,7 @@ class ShardLoop:
 
     # --- a block of shards, stacked in front
 
-    def _one(
+    def _single(
         self, index: Any, totals: list[Any] | None = None, stacks: Sequence[Any] = ()
     ) -> tuple[list[Value], list[Any], Any]:
         slices = [value.at(self.axis, index).array for value in self._values(stacks)]
@@ -155,7 +155,7 @@ class ShardLoop:
     def _all(self) -> tuple[list[Value], list[Any], Any]:
         n, size = self.axis.size, self.size
         if n == 1:
-            outs, parts, divergence = self._one(np.int32(0))
+            outs, parts, divergence = self._single(np.int32(0))
             totals = [self._alone(*pair) for pair in zip(self.folds, parts, strict=True)]
             return [_in_front(out) for out in outs], totals, divergence
         if size == n:
@@ -169,7 +169,7 @@ class ShardLoop:
         def step(carry: Any, block: Any) -> tuple[Any, list[Value]]:
             totals, stacks, divergence = carry
             if size == 1:
-                outs, parts, new = self._one(block, totals, stacks)
+                outs, parts, new = self._single(block, totals, stacks)
             else:
                 outs, parts, new = self._many(block * size, size, totals, stacks)
             stacks, outs = self._write(stacks, outs, block * size)
@@ -203,7 +203,7 @@ class ShardLoop:
         }
 
     def _alone(self, fold: Fold, part: Any) -> Any:
-        # As in a collective outside a loop: XLA leaves out what keeps its shape.
+        # As for a collective outside a loop: XLA removes one that keeps the shape.
         left_out = RULES[fold.op.name].same and all(axis.size == 1 for axis in fold.op.scope)
         return part if left_out else alone(fold.name, part)
 

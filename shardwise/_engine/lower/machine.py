@@ -54,13 +54,13 @@ def _measure() -> Machine:
         half_products=products(jnp.bfloat16),
         bytes=transfers,
         fresh=_fresh(max(counts)) if host else 0.0,
-        kept=KEPT,
+        retained=RETAINED,
         start=2e-6 if host else 4e-6,
         fill=0.0 if host else 1e-5,
     )
 
 
-KEPT = 32 * 2**20
+RETAINED = 32 * 2**20
 """Bytes above which the host's allocator returns freed memory, so that pages are mapped anew."""
 
 
@@ -84,7 +84,7 @@ def _rate(width: int, dtype: Any) -> float:
     times = max(1, (320 // width) ** 3)
     power = jax.jit(lambda x, y: jax.lax.fori_loop(0, times, lambda _, x: x @ y, x))
     x = jnp.eye(width, dtype=dtype)
-    calls = 5 if width > 1024 else 20  # what is short is easily disturbed
+    calls = 5 if width > 1024 else 20  # short measurements are noisy
     return times * 2.0 * width**3 / _fastest(power, x, x, calls=calls)
 
 

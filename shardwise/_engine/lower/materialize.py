@@ -1,12 +1,11 @@
 """Materialize broadcasts that loops of the program read, before these loops.
 
-Autodiff moves a mask out of the loop over layers in which it is written, in the shape of what is
-masked. On a device it is an array then. Here it is computed before the loop over the devices, and
-XLA moves its broadcast into both loops, to where it is read. For a GPU it chooses the tiles of a
-softmax by the bytes that these read, and combines the rows of all heads to read a row of a small
-mask only once, which is slower than the tiles it chooses for the mask of the device
-(`benchmarks/RESULTS.md`, the transformer on one GPU). So the broadcast is computed where it is
-written. A CPU has no tiles: this is for others.
+Autodiff moves a mask, broadcast to the shape of the masked array, out of the loop over layers. On a
+real device it is then an array in memory. Here it is computed before the loop over the devices, and
+XLA moves its broadcast into both loops. On a GPU, XLA then chooses tiles for the softmax that
+combine the rows of all heads to read each row of the small mask once, which is slower than the
+tiles it chooses for a full mask (`benchmarks/RESULTS.md`, the transformer on one GPU). So the
+broadcast is computed before the loop. This pass is not for CPUs, which have no tiles.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from ..._program import Leaf, Op, Scan, Var, While
 
 
 def materialize_broadcasts(ops: Sequence[Op]) -> list[Op]:
-    """Materialize such broadcasts, if they are the same on all devices."""
+    """Materialize broadcasts that loops read, if they are the same on all devices."""
     read = {atom for op in ops for atom in _constants(op)}
     return [_materialized(op) if _broadcasts(op) and op.outs[0] in read else op for op in ops]
 

@@ -14,7 +14,7 @@ from typing import Literal
 
 from ..._program import Op, Var
 from .convolutions import reorder_convolutions, reverse_weights_in_place
-from .deadlock import Watch
+from .deadlock import DivergenceWatch
 from .delay_moves import delay_moves
 from .machine import on_host
 from .materialize import materialize_broadcasts
@@ -22,7 +22,7 @@ from .split_loops import split_loops
 from .sum_after_loop import sum_after_loops
 from .switches import is_on
 
-Run = Callable[[Sequence[Op], Sequence[Var], Watch], list[Op]]
+Run = Callable[[Sequence[Op], Sequence[Var], DivergenceWatch], list[Op]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,7 +120,7 @@ PASSES = (
 """All passes, rewrites first."""
 
 
-def rewritten(ops: Sequence[Op], keep: Sequence[Var], watch: Watch) -> list[Op]:
+def rewritten(ops: Sequence[Op], keep: Sequence[Var], watch: DivergenceWatch) -> list[Op]:
     """Return a list of operations after the rewrites for this backend."""
     for rewrite in PASSES:
         if rewrite.run is not None and rewrite.applies():

@@ -1,7 +1,4 @@
-"""Plan the order of axes, the stages, and what has to be kept.
-
-Nothing here touches an array.
-"""
+"""Plan the order of axes, the stages and the folds, without any arrays."""
 
 from __future__ import annotations
 
@@ -22,11 +19,11 @@ class Stage:
     """The operations between two exchanges of the devices along an axis."""
 
     outside: list[Op] = dataclasses.field(default_factory=list)
-    """The same for every coordinate: run once."""
+    """Operations with the same result for every coordinate: run once."""
     inside: list[Op] = dataclasses.field(default_factory=list)
-    """Different for each coordinate: run in one loop over them."""
+    """Operations that differ between coordinates: run in one loop over them."""
     meetings: list[Op] = dataclasses.field(default_factory=list)
-    """Where the coordinates communicate, after the loop."""
+    """Operations in which the coordinates communicate: run after the loop."""
 
     @property
     def ops(self) -> list[Op]:
@@ -177,34 +174,36 @@ def sums_in_blocks(name: str, dtype: Any) -> bool:
     return name == "psum" and not is_order_sensitive(name, dtype) and dtype != np.bool_
 
 
-def _is_stacked_output(maker: Op, operand: Var, uses: dict[Var, int]) -> TypeGuard[Scan]:
+def _is_stacked_output(producer: Op, operand: Var, uses: dict[Var, int]) -> TypeGuard[Scan]:
     """Return whether a value is a stacked output of a loop, with a single use."""
-    if not isinstance(maker, Scan) or uses.get(operand) != 1:
+    if not isinstance(producer, Scan) or uses.get(operand) != 1:
         return False
-    index = maker.outs.index(operand)
-    return index >= maker.carry and isinstance(maker.body.outs[index], Var)
+    index = producer.outs.index(operand)
+    return index >= producer.carry and isinstance(producer.body.outs[index], Var)
 
 
-def _is_carried(maker: Op, operand: Var) -> TypeGuard[Scan]:
+def _is_carried(producer: Op, operand: Var) -> TypeGuard[Scan]:
     """Return whether a value is carried by a loop: `sum_after_loops` has it add up block sums."""
-    return isinstance(maker, Scan) and maker.outs.index(operand) < maker.carry
+    return isinstance(producer, Scan) and producer.outs.index(operand) < producer.carry
 
 
-def _in_loop(operand: Var, maker: Scan) -> BlockSum | None:
+def _in_loop(operand: Var, producer: Scan) -> BlockSum | None:
     """Return the block sum in a loop that computes the operand of a fold, or its increments."""
-    index = maker.outs.index(operand)
-    targets = {maker.body.outs[index]}
-    if index < maker.carry:
-        carried = maker.body.ins[maker.consts + index]
-        adds = (op for op in maker.body.ops if targets.issuperset(op.outs) and carried in op.ins)
+    index = producer.outs.index(operand)
+    targets = {producer.body.outs[index]}
+    if index < producer.carry:
+        carried = producer.body.ins[producer.consts + index]
+        adds = (op for op in producer.body.ops if targets.issuperset(op.outs) and carried in op.ins)
         targets = {atom for op in adds for atom in op.ins}
-    sums = (op for op in maker.body.ops if isinstance(op, BlockSum) and targets.issuperset(op.outs))
+    sums = (
+        op for op in producer.body.ops if isinstance(op, BlockSum) and targets.issuperset(op.outs)
+    )
     return next(sums, None)
 
 
-def _into_loop(op: Collective, operand: Var, maker: Scan, axis: Axis) -> tuple[BlockSum, Scan]:
+def _into_loop(op: Collective, operand: Var, producer: Scan, axis: Axis) -> tuple[BlockSum, Scan]:
     """Return a new block sum in a loop that computes the operand of a fold, and the new loop."""
-    ops, outs, index = maker.body.ops, [*maker.body.outs], maker.outs.index(operand)
+    ops, outs, index = producer.body.ops, [*producer.body.outs], producer.outs.index(operand)
     row = outs[index]
     assert isinstance(row, Var)
     uses = count_uses(ops, [atom for atom in outs if isinstance(atom, Var)])
@@ -213,7 +212,7 @@ def _into_loop(op: Collective, operand: Var, maker: Scan, axis: Axis) -> tuple[B
     (outs[index],) = inner_sum.outs
     removed = {id(inner_op) for inner_op in joint.ops} if joint else set()
     ops = [*(inner_op for inner_op in ops if id(inner_op) not in removed), inner_sum]
-    return inner_sum, dataclasses.replace(maker, body=Body(maker.body.ins, ops, outs))
+    return inner_sum, dataclasses.replace(producer, body=Body(producer.body.ins, ops, outs))
 
 
 def block_sum(op: Collective, operand: Var, joint: Joint | None) -> BlockSum:
@@ -257,25 +256,25 @@ Conversions too: each device rounds its own product, and XLA would round the pro
 """
 
 
-def joint_of(var: Var, makers: dict[Var, Op], uses: dict[Var, int], axis: Axis) -> Joint | None:
+def joint_of(var: Var, producers: dict[Var, Op], uses: dict[Var, int], axis: Axis) -> Joint | None:
     """Return how a value is computed, if one operation can compute its sum over `axis`."""
     if not is_on("joint_products"):
         return None
     ops: list[Leaf] = []
     atom: Atom = var
     while True:
-        op = makers.get(atom) if isinstance(atom, Var) and uses.get(atom) == 1 else None
+        op = producers.get(atom) if isinstance(atom, Var) and uses.get(atom) == 1 else None
         if not isinstance(op, Leaf):
             return None
         ops.append(op)
-        if _is_joined(op, makers, axis):
+        if _is_joined(op, producers, axis):
             return Joint(ops[::-1])
         if op.name not in PASSED:
             return None
         (atom,) = op.ins
 
 
-def _is_joined(op: Leaf, makers: dict[Var, Op], axis: Axis) -> bool:
+def _is_joined(op: Leaf, producers: dict[Var, Op], axis: Axis) -> bool:
     """Return whether one operation for all devices can replace it: they differ along this axis
     only."""
     match op.name:
@@ -288,18 +287,18 @@ def _is_joined(op: Leaf, makers: dict[Var, Op], axis: Axis) -> bool:
             operand, *rest = op.ins
             dims = op.params["dimension_numbers"].scatter_dims_to_operand_dims
             fits = dims and all(atom.axes <= {axis} for atom in rest)
-            return bool(fits) and is_zero(operand, makers)
+            return bool(fits) and is_zero(operand, producers)
     return False
 
 
-def is_zero(atom: Atom, makers: dict[Var, Op]) -> bool:
+def is_zero(atom: Atom, producers: dict[Var, Op]) -> bool:
     """Return whether a value is known to be zero everywhere."""
     if isinstance(atom, Lit):
         return not np.any(atom.value)
-    op = makers.get(atom)
+    op = producers.get(atom)
     if not isinstance(op, Leaf) or op.name != "broadcast_in_dim":
         return False
-    return isinstance(op.ins[0], Lit) and is_zero(op.ins[0], makers)
+    return isinstance(op.ins[0], Lit) and is_zero(op.ins[0], producers)
 
 
 def count_uses(ops: Sequence[Op], keep: Iterable[Var]) -> dict[Var, int]:

@@ -1,13 +1,12 @@
-"""Choose what is kept between two stages, and what is better recomputed in the later one.
+"""Choose which values are stored between stages, and which are recomputed in the later stage.
 
-A value that one stage computes and a later one reads is kept for all devices, although they may run
-one after the other. The program does not prescribe in which stage it is computed: a layer that is
-recomputed for the backward pass could be so before or after the devices communicate, and of one
-activation autodiff keeps half a dozen values that follow from it element by element. So wherever
-less is kept then,
+A value that one stage computes and a later one reads is stored for all devices, although they may
+run one after the other. The program does not prescribe the stage: a layer that is recomputed for
+the backward pass could be computed before or after the devices communicate, and autodiff stores
+half a dozen values that are elementwise functions of one activation. So, if that stores less,
 
-- an operation that only later stages use moves there, - what follows from kept values element by
-element is recomputed.
+- an operation that only later stages use moves there,
+- elementwise functions of stored values are recomputed.
 """
 
 from __future__ import annotations
@@ -26,13 +25,13 @@ CHEAP = primitives.names(
 """Primitives that are as cheap to recompute as to read."""
 
 SMALL = 1 << 20
-"""Bytes of all devices together that are not worth moving."""
+"""Bytes of all devices together up to which nothing is moved."""
 
 FAR = 20
 """The largest depth of the search for the sources of a value."""
 
 FEW = 16
-"""How many operations may always be recomputed in a stage."""
+"""The number of operations that may always be recomputed in a stage."""
 
 
 def move_between_stages(
@@ -46,26 +45,26 @@ def move_between_stages(
 
 
 class _Stages:
-    """Which stage computes what, and which ones read it."""
+    """The stages, and for each value the stages that compute and read it."""
 
     def __init__(self, stages: Sequence[Stage], axis: Axis, ops: Sequence[Op], keep: Iterable[Var]):
         self.stages, self.axis = stages, axis
         self.number = {id(op): number for number, op in enumerate(ops)}
         self.level: dict[Var, int] = {}
-        """The stage from which on there is a value."""
-        self.makers: dict[Var, Op] = {}
-        """The operations that can be done elsewhere, by what they make."""
+        """The first stage in which a value is available."""
+        self.producers: dict[Var, Op] = {}
+        """The movable operations, by their results."""
         self.reads: dict[Var, list[int]] = {}
-        """The stages where such operations read a value."""
+        """The stages in which movable operations read a value."""
         self.fixed: dict[Var, list[int]] = {var: [len(stages)] for var in keep}
-        """The stages where anything else does."""
+        """The stages in which other operations read a value."""
         for level, stage in enumerate(stages):
             for op in stage.outside:
                 self._read(op, level, self.fixed)
             for op in stage.inside:
                 can_move = isinstance(op, MOVABLE) and not op.effectful
                 self.level.update(dict.fromkeys(op.outs, level))
-                self.makers.update(dict.fromkeys(op.outs, op) if can_move else {})
+                self.producers.update(dict.fromkeys(op.outs, op) if can_move else {})
                 self._read(op, level, self.reads if can_move else self.fixed)
             for op in stage.meetings:
                 self.level.update(dict.fromkeys(op.outs, level + 1))
@@ -90,13 +89,13 @@ class _Stages:
         self._read(op, level, self.reads)
 
     def is_read_before(self, var: Var, level: int) -> bool:
-        """Return whether a stage before that one reads a value."""
+        """Return whether an earlier stage reads a value."""
         return any(
             stage < level for reads in (self.reads, self.fixed) for stage in reads.get(var, ())
         )
 
-    def is_kept(self, var: Var, level: int) -> bool:
-        """Return whether a value has to be kept up to that stage in any case."""
+    def is_stored(self, var: Var, level: int) -> bool:
+        """Return whether a value has to be stored until that stage in any case."""
         fixed = any(stage >= level for stage in self.fixed.get(var, ()))
         return fixed or any(stage > level for stage in self.reads.get(var, ()))
 
@@ -110,52 +109,52 @@ MOVABLE = (Leaf, AxisIndex, Scan, While, Cond)
 
 
 class _StageSearch:
-    """The search, from the last operation back, for what is better computed in a stage than kept
-    for it."""
+    """The search, from the last operation back, for values to compute in a stage instead of storing
+    them."""
 
     def __init__(self, plan: _Stages, level: int):
         self.plan, self.level = plan, level
         self.stage = plan.stages[level]
         read = {var for op in self.stage.inside for var in _vars(op.ins)}
-        self.kept = {var for var in read if self._is_older(var)}
-        self.made: set[Var] = set()
-        """Older values that are to be made here."""
-        self.again: list[Op] = []
-        """Operations that are done before as well."""
-        self.more = max(FEW, len(self.stage.inside))
-        """How many more of them there may be: no more than there is to do anyway."""
+        self.stored = {var for var in read if self._is_older(var)}
+        self.computed: set[Var] = set()
+        """Values of earlier stages that are computed here."""
+        self.repeated: list[Op] = []
+        """Operations that run in an earlier stage too."""
+        self.budget = max(FEW, len(self.stage.inside))
+        """How many more operations may be repeated."""
         self.known: dict[Var, Sources] = {}
-        """What was found of values, as long as nothing is moved."""
+        """The sources of values, valid until an operation is moved."""
 
     def run(self) -> None:
         """Search, and change the stages."""
-        if self._cost(self.kept) <= SMALL:
+        if self._cost(self.stored) <= SMALL:
             return
-        # What is not worth its sources may be so once these are kept for something else.
-        while self._look():
+        # Recomputing a value may pay once its sources are stored for another value.
+        while self._improve():
             pass
         self._finish()
 
-    def _look(self) -> bool:
-        """Go through the operations that compute the kept values once; return whether any moved."""
-        heap = self._makers(self.kept)
+    def _improve(self) -> bool:
+        """Visit the operations that compute the stored values; return whether any moved."""
+        heap = self._producers(self.stored)
         heapq.heapify(heap)
         visited: set[int] = set()
-        count = len(self.made)
+        count = len(self.computed)
         while heap:
             number, op = heapq.heappop(heap)
             if number not in visited:
                 visited.add(number)
-                for entry in self._makers(self._take(op)):
+                for entry in self._producers(self._take(op)):
                     heapq.heappush(heap, entry)
-        return len(self.made) > count
+        return len(self.computed) > count
 
-    def _makers(self, values: Iterable[Var]) -> list[tuple[int, Op]]:
+    def _producers(self, values: Iterable[Var]) -> list[tuple[int, Op]]:
         """Return the operations of older stages for these values; the last has the smallest
         number."""
         plan = self.plan
         producers = [
-            plan.makers[var] for var in values if var in plan.makers and self._is_older(var)
+            plan.producers[var] for var in values if var in plan.producers and self._is_older(var)
         ]
         return [(-plan.number[id(op)], op) for op in producers]
 
@@ -163,46 +162,45 @@ class _StageSearch:
         return self.plan.level.get(var, self.level) < self.level
 
     def _cost(self, values: Iterable[Var]) -> int:
-        """Return the bytes that are kept for this stage if these values are."""
+        """Return the bytes that are stored for this stage if these values are."""
         plan, level = self.plan, self.level
-        return sum(plan.bytes(var) for var in values if not plan.is_kept(var, level))
+        return sum(plan.bytes(var) for var in values if not plan.is_stored(var, level))
 
     def _take(self, op: Op) -> set[Var]:
-        """Compute an operation here if that is better; return the values to look at next."""
+        """Compute an operation here if that is better; return the values to visit next."""
         read_before = any(self.plan.is_read_before(var, self.level) for var in op.outs)
         cheap = _is_cheap(op)
         if read_before and not cheap:
             return set()
         sources, computed = self._sources(op.ins)
-        if not self.made.intersection(op.outs):
-            saved, cost = self._cost(self.kept.intersection(op.outs)), self._cost(sources)
+        if not self.computed.intersection(op.outs):
+            saved, cost = self._cost(self.stored.intersection(op.outs)), self._cost(sources)
             better = cost < saved or (cost == saved > 0 and cheap)
-            if not better or len(computed) + read_before > self.more:
+            if not better or len(computed) + read_before > self.budget:
                 return set()
-            self.more -= len(computed) + read_before
+            self.budget -= len(computed) + read_before
         self.known.clear()
-        self.kept = (self.kept - {*op.outs}) | sources
-        self.made |= {*op.outs} | computed
+        self.stored = (self.stored - {*op.outs}) | sources
+        self.computed |= {*op.outs} | computed
         if read_before:
-            self.again.append(op)
+            self.repeated.append(op)
         else:
             self.plan.move(op, self.level)
         return sources | computed
 
     def _sources(self, atoms: Iterable[Atom], far: int = 0) -> Sources:
-        """Return what has to be kept so that these values can be computed here, and what is
-        computed."""
+        """Return the values to store and those to compute here, to obtain these values."""
         pairs = [self._source(var, far) for var in _vars(atoms)]
         return set().union(*(keep for keep, _ in pairs)), set().union(*(new for _, new in pairs))
 
     def _source(self, var: Var, far: int) -> Sources:
-        if not self._is_older(var) or var in self.kept or var in self.made:
+        if not self._is_older(var) or var in self.stored or var in self.computed:
             return set(), set()
-        if self.plan.is_kept(var, self.level):
+        if self.plan.is_stored(var, self.level):
             return {var}, set()
         if var not in self.known:
             self.known[var] = {var}, set()
-            producer = self.plan.makers.get(var)
+            producer = self.plan.producers.get(var)
             if producer is not None and _is_cheap(producer) and far < FAR:
                 sources, computed = self._sources(producer.ins, far + 1)
                 if self._cost(sources) <= self._cost([var]):
@@ -210,12 +208,12 @@ class _StageSearch:
         return self.known[var]
 
     def _finish(self) -> None:
-        new = {var: twin(var) for op in self.again for var in op.outs}
-        for op in self.again:
+        new = {var: twin(var) for op in self.repeated for var in op.outs}
+        for op in self.repeated:
             self.plan.add(op, self.level)
         ops = sorted(self.stage.inside, key=lambda op: self.plan.number[id(op)])
-        copies = set(map(id, self.again))
-        for var in new:  # what is left is read here no more
+        copies = set(map(id, self.repeated))
+        for var in new:  # this stage no longer reads the original
             self.plan.reads[var] = [level for level in self.plan.reads[var] if level != self.level]
         self.stage.inside = [_renamed(op, new, id(op) in copies) for op in ops]
 
@@ -223,12 +221,12 @@ class _StageSearch:
 Sources = tuple[set[Var], set[Var]]
 
 
-def _renamed(op: Op, new: dict[Var, Var], again: bool) -> Op:
+def _renamed(op: Op, new: dict[Var, Var], repeated: bool) -> Op:
     """Return an operation that reads recomputed values, and is possibly recomputed itself."""
-    if not again and not any(atom in new for atom in op.ins):
+    if not repeated and not any(atom in new for atom in op.ins):
         return op
     ins = [new.get(atom, atom) if isinstance(atom, Var) else atom for atom in op.ins]
-    return dataclasses.replace(op, ins=ins, outs=[new[v] for v in op.outs] if again else op.outs)
+    return dataclasses.replace(op, ins=ins, outs=[new[v] for v in op.outs] if repeated else op.outs)
 
 
 def _is_cheap(op: Op) -> bool:

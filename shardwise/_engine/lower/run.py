@@ -28,7 +28,7 @@ from . import repeat, without_loop
 from .block_sums import sum_block
 from .context import Context, Env, read
 from .control import control
-from .deadlock import Divergence, Watch
+from .deadlock import Divergence, DivergenceWatch
 from .equation_runs import CopiedRun, split_runs
 from .loop import ShardLoop
 from .machine import on_host
@@ -41,7 +41,7 @@ from .value import Value, join, split, stacked
 
 
 def execute(
-    body: Body, args: Sequence[Any], watch: Watch, pace: Pace
+    body: Body, args: Sequence[Any], watch: DivergenceWatch, pace: Pace
 ) -> tuple[list[Any], Divergence | None]:
     """Return the results of a program, and its divergence if it can have any."""
     outs, divergence = observe(body, args, watch, pace, body.outs)
@@ -49,12 +49,12 @@ def execute(
 
 
 def observe(
-    body: Body, args: Sequence[Any], watch: Watch, pace: Pace, atoms: Sequence[Atom]
+    body: Body, args: Sequence[Any], watch: DivergenceWatch, pace: Pace, atoms: Sequence[Atom]
 ) -> tuple[list[Value], Divergence | None]:
     """Return any values of a program on all devices."""
     if on_host() and has_equal_columns(body.ops):
         pace = dataclasses.replace(
-            pace, apart="XLA gives wrong sums of products with equal columns"
+            pace, single="XLA computes wrong sums of products with equal columns"
         )
     repeats = is_on("share_repeats") and not is_choosing()
     cx = Context(run, watch, pace, repeats={} if repeats else None)
@@ -62,13 +62,13 @@ def observe(
     axes = dict.fromkeys(axis for op in body.ops for axis in sorted(op.needs | op.meets))
     keep = [atom for atom in atoms if isinstance(atom, Var)]
     run(rewritten(body.ops, keep, watch), list(axes), env, keep, cx)
-    return [read(env, atom) for atom in atoms], cx.trouble() if watch.sites else None
+    return [read(env, atom) for atom in atoms], cx.divergence() if watch.sites else None
 
 
 def run(
     ops: Sequence[Op], axes: Sequence[Axis], env: Env, keep: Sequence[Var], cx: Context
 ) -> None:
-    """Run `ops`; afterwards `env` holds the values in `keep`."""
+    """Run `ops`; afterwards `env` has the values in `keep`."""
     axes = concerned(ops, axes)
     if not axes:
         for part in split_runs(ops, keep) if not cx.batched and is_on("copy_equations") else [ops]:
@@ -181,7 +181,7 @@ def _apply_collective(op: Collective, ins: Sequence[Value]) -> Value:
         x if isinstance(x.array, jax.Array) else Value(jnp.asarray(x.array), x.dims) for x in ins
     ]
     if rule.same and all(axis.size == 1 for axis in op.scope):
-        # On a single device XLA leaves it out.
+        # On a single device XLA removes it.
         return reduce(lambda x, axis: x.at(axis, 0), op.axes, ins[0])
     if rule.same and op.groups is None and not any(axis in ins[0].dims for axis in op.axes):
         return Value(rule.same(ins[0].array, count), ins[0].dims)

@@ -20,7 +20,7 @@ SOME = Machine()
 
 
 def _by_hardware(op: Leaf) -> bool:
-    """Return whether its keys are those of XLA's own generator, which draws for a batch at once."""
+    """Return whether its keys are of XLA's generator, which draws numbers for a whole batch."""
     return any("rbg" in str(getattr(atom, "dtype", "")) for atom in op.ins)
 
 
@@ -49,32 +49,34 @@ def has_equal_columns(ops: Sequence[Op]) -> bool:
     return any(_of_equal_columns(op, producers) for op in all_ops if isinstance(op, Leaf))
 
 
-def _of_equal_columns(op: Leaf, makers: dict[Var, Op]) -> bool:
+def _of_equal_columns(op: Leaf, producers: dict[Var, Op]) -> bool:
     if op.name != "dot_general":
         return False
     summed, batch = op.params["dimension_numbers"]
     return any(
         isinstance(atom, Var)
         and any(
-            size > 1 and d not in (*its_summed, *its_batch) and _is_same_along(atom, d, makers)
+            size > 1 and d not in (*its_summed, *its_batch) and _is_same_along(atom, d, producers)
             for d, size in enumerate(atom.shape)
         )
         for atom, its_summed, its_batch in zip(op.ins, summed, batch, strict=True)
     )
 
 
-def _is_same_along(atom: Atom, dim: int, makers: dict[Var, Op]) -> bool:
+def _is_same_along(atom: Atom, dim: int, producers: dict[Var, Op]) -> bool:
     """Return whether all entries of a value along a dimension are known to be equal."""
     if isinstance(atom, Lit):
         return np.ndim(atom.value) == 0
-    op = makers.get(atom)
+    op = producers.get(atom)
     if not isinstance(op, Leaf):
         return False
     if op.name == "broadcast_in_dim":
         dims = list(op.params["broadcast_dimensions"])
         source = op.ins[0]
         return dim not in dims or (isinstance(source, Var) and source.shape[dims.index(dim)] == 1)
-    return of(op.name).pointwise and all(_is_same_along(operand, dim, makers) for operand in op.ins)
+    return of(op.name).pointwise and all(
+        _is_same_along(operand, dim, producers) for operand in op.ins
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,8 +121,8 @@ class Pace:
     shards: int | None = 1
     bytes: float = 0.0
     machine: Machine = SOME
-    apart: str = ""
-    """Why only one at a time, if so."""
+    single: str = ""
+    """The reason to compute one shard at a time, if any."""
     runs: int = 1
     """How often the surrounding loops run this while the program runs once."""
 
@@ -143,13 +145,13 @@ class Pace:
         return size, dataclasses.replace(inner, shards=max(1, self.shards // size))
 
     def _choose(self, job: LoopCost) -> tuple[int, str]:
-        if self.apart:
-            return 1, self.apart
+        if self.single:
+            return 1, self.single
         if any(_must_run_alone(op) for op in walk(list(job.ops))):
-            return 1, "something in it cannot be computed for several devices together"
+            return 1, "it has an operation that cannot be computed for several devices together"
         shards = job.axis.size
         if self.shards is not None:
-            return min(self.shards, shards), "as asked for"
+            return min(self.shards, shards), "as requested"
         sizes = [k for k in range(1, shards + 1) if shards % k == 0]
         fitting = [k for k in sizes if k == 1 or self._fits(k, job)]
         times = {k: seconds(self.machine, job, k) for k in fitting}
@@ -157,22 +159,22 @@ class Pace:
 
     def _fits(self, size: int, job: LoopCost) -> bool:
         """Return whether `size` shards use a modest share of the memory, or little of it."""
-        memory = job.held(size) + job.totals
+        memory = job.needed(size) + job.totals
         return memory <= self.bytes and (_modest(size, job) or memory <= self.bytes * FREE)
 
 
 def _modest(size: int, job: LoopCost) -> bool:
     """Return whether `size` shards and the totals stay within a share of what all shards use."""
-    return size == 1 or size * job.own + job.totals <= SHARE * job.axis.size * job.own
+    return size == 1 or size * job.per_device + job.totals <= SHARE * job.axis.size * job.per_device
 
 
 def _preferred(times: dict[int, float], job: LoopCost) -> int:
     """Return the number of shards to compute at once, given the estimated times.
 
-    Times are estimates. Up to the share of the memory that may be used, more shards are preferred
-    unless they are estimated to be clearly slower: too few do not fill a machine, which is seen
-    on any of them, while saving more memory than asked for is of no use. Above that share, a
-    number of shards has to be clearly faster.
+    Times are estimates. Within the share of the memory that may be used, more shards are preferred
+    unless they are estimated to be clearly slower: too few do not fill the machine, and saving more
+    memory than requested has no benefit. Above that share, a number of shards has to be clearly
+    faster.
     """
     modest = {k: time for k, time in times.items() if _modest(k, job)}
     size = max(k for k, time in modest.items() if time <= ERROR * min(modest.values()))
@@ -186,7 +188,7 @@ SHARE = 0.25
 """The share of the memory of all shards that may be used, unless that is little."""
 
 FREE = 1 / 64
-"""The share of the memory at hand below which saving is not worth anything."""
+"""The share of the available memory below which saving memory has no benefit."""
 
 ERROR = 1.15
 """How far an estimated time may be from the measured one, relative to another estimate."""
@@ -197,7 +199,7 @@ TOLERANCE = 1.02
 
 def _why(times: dict[int, float], size: int, job: LoopCost, all_fit: bool) -> str:
     parts = [
-        f"{k} would take about {_number(times[k] * 1e3)} ms and {_number(job.held(k) / 1e6)} MB"
+        f"{k} would take about {_number(times[k] * 1e3)} ms and {_number(job.needed(k) / 1e6)} MB"
         for k in dict.fromkeys((1, size, max(times)))
     ]
     if not all_fit:

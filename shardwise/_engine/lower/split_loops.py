@@ -35,19 +35,19 @@ from ..._program import (
     primitives,
     twin,
 )
-from .deadlock import Watch
+from .deadlock import DivergenceWatch
 from .plan import block_sum, count_uses, joint_of, sums_in_blocks
 
 Results = Sequence[tuple[Atom, Var]]
 """Values of an iteration, and the outputs of the loop that stack them."""
 
 
-def split_loops(ops: Sequence[Op], watch: Watch) -> list[Op]:
+def split_loops(ops: Sequence[Op], watch: DivergenceWatch) -> list[Op]:
     """Split the loops of a list as far as that pays."""
     return [new for op in ops for new in (_loop(op, watch) if isinstance(op, Scan) else [op])]
 
 
-def _loop(op: Scan, watch: Watch) -> list[Op]:
+def _loop(op: Scan, watch: DivergenceWatch) -> list[Op]:
     if not op.meets or op.effectful or not op.length or watch.concerns([op]):
         return [op]
     inner = split_loops(op.body.ops, watch)
@@ -79,13 +79,13 @@ class _SplitLoop:
 
     def __init__(self, op: Scan, axis: Axis):
         self.op, self.axis = op, axis
-        self.makers = {var: inner for inner in op.body.ops for var in inner.outs}
+        self.producers = {var: inner for inner in op.body.ops for var in inner.outs}
         carried = op.body.ins[op.consts : op.consts + op.carry]
-        self.given = set(op.body.ins).difference(carried)
+        self.inputs = set(op.body.ins).difference(carried)
         self.late = self._late()
-        self.met = [c for c in op.body.ops if isinstance(c, Collective) and self._is_ready(c)]
+        self.ready = [c for c in op.body.ops if isinstance(c, Collective) and self._is_ready(c)]
         self.stacks: dict[Var, Var] = {}
-        """What the second loop takes: values of the first one, and of the meetings."""
+        """The inputs of the second loop: values of the first one, and of the collectives."""
 
     def _late(self) -> set[Atom]:
         op, late = self.op, set()
@@ -107,7 +107,7 @@ class _SplitLoop:
     def parts(self) -> list[Op] | None:
         """Return first loop, collectives, second loop; None if this is impossible or does not
         pay."""
-        if not self.met:
+        if not self.ready:
             return None
         op = self.op
         ys = list(zip(op.body.outs[op.carry :], op.outs[op.carry :], strict=True))
@@ -116,7 +116,7 @@ class _SplitLoop:
         results = {c.outs[0] for c in collectives}
         rest = [(atom, out) for atom, out in ys if not self._is_early(atom) and out not in results]
         second = _part(op, set(range(op.carry)) - carries, rest, self._stack)
-        met_outs = {var for c in self.met for var in c.outs}
+        met_outs = {var for c in self.ready for var in c.outs}
         crossing = [(var, stack) for var, stack in self.stacks.items() if var not in met_outs]
         early = [(atom, out) for atom, out in ys if self._is_early(atom)]
         first = _part(op, carries, [*early, *operands, *crossing], lambda _: None, added)
@@ -138,9 +138,9 @@ class _SplitLoop:
 
     def _is_cheap(self, atom: Atom) -> bool:
         """Return whether it is cheap to recompute from the inputs of an iteration."""
-        if isinstance(atom, Lit) or atom in self.given:
+        if isinstance(atom, Lit) or atom in self.inputs:
             return True
-        producer = self.makers.get(atom)
+        producer = self.producers.get(atom)
         return (
             isinstance(producer, Leaf)
             and producer.name in CHEAP
@@ -155,8 +155,8 @@ class _SplitLoop:
             return 0 if isinstance(atom, Lit) else atom.bytes * times
 
         op = self.op
-        added = sum(map(weight, crossing)) + sum(weight(c.outs[0]) for c in self.met)
-        added += sum(weight(c.ins[0]) for c in self.met if c.name not in primitives.SUMS)
+        added = sum(map(weight, crossing)) + sum(weight(c.outs[0]) for c in self.ready)
+        added += sum(weight(c.ins[0]) for c in self.ready if c.name not in primitives.SUMS)
         existing = [*op.body.ins[op.consts + op.carry :], *op.body.outs[op.carry :]]
         return added <= sum(map(weight, existing))
 
@@ -169,20 +169,20 @@ class _SplitLoop:
         op, direct = self.op, dict(reversed(ys))
         xs = dict(zip(op.body.ins, op.ins, strict=True))
         uses = count_uses(op.body.ops, [atom for atom in op.body.outs if isinstance(atom, Var)])
-        for c in self.met:
+        for c in self.ready:
             (operand,), (result,) = c.ins, c.outs
             assert isinstance(operand, Var)
             if operand in xs and operand not in op.body.ins[: op.consts + op.carry]:
                 stacked_operand = xs[operand]
             else:
                 if c.groups is None and sums_in_blocks(c.name, operand.dtype):
-                    joint = joint_of(operand, self.makers, uses, self.axis)
+                    joint = joint_of(operand, self.producers, uses, self.axis)
                     inner = block_sum(c, operand, joint)
                     added.append(inner)
                     (operand,) = inner.outs
                 stacked_operand = _stacked(operand, op.length)
                 operands.append((operand, stacked_operand))
-            # A result that is handed out as it is needs no second loop.
+            # A result that is an output of the loop needs no second loop.
             stack = self.stacks[result] = direct.get(result) or _stacked(result, op.length)
             shifted = {k: v + 1 if k in DIMENSIONS else v for k, v in c.params.items()}
             collectives.append(
@@ -215,13 +215,13 @@ def _part(
     op: Scan,
     carries: set[int],
     ys: Results,
-    hand: Callable[[Var], Var | None],
+    stack_of: Callable[[Var], Var | None],
     added: Sequence[Op] = (),
 ) -> Scan | None:
     """Return the part of a loop that computes these carried values and stacks.
 
-    `hand` returns the stack of a value that is an input instead, `added` are additional operations.
-    Return None if nothing is requested.
+    `stack_of` returns the stack of a value that is an input instead, `added` are additional
+    operations. Return None if nothing is requested.
     """
     if not carries and not ys:
         return None
@@ -240,7 +240,7 @@ def _part(
         index = position.get(atom)
         if index is not None and index not in carried:
             continue
-        if (stack := hand(atom)) is not None:
+        if (stack := stack_of(atom)) is not None:
             inputs[atom] = stack
         elif index is not None:
             kept.add(index - op.consts)

@@ -1,15 +1,15 @@
-"""Compute sums over devices that a loop only adds up sum_after_loops, after the loop.
+"""Move sums over devices that a loop only accumulates to after the loop.
 
-The gradient of what every iteration of a loop uses, such as the weights of a recurrent network, is
-computed so: autodiff sums over the devices in every iteration, and adds that to a total that the
-loop carries.
+Autodiff computes the gradient of a value that every iteration uses, such as the weights of a
+recurrent network, in this way: it sums over the devices in every iteration, and adds the result to
+a total that the loop carries.
 
-    total = total + psum(x)   becomes   own = own + x,   and after the loop   total + psum(own)
+    total = total + psum(x)   becomes   share = share + x,   after the loop   total + psum(share)
 
-Otherwise the operands of the collective would have to be kept for all iterations. The sum is then
-computed in another order. That affects the last digits, but more than those for a low-precision
-dtype, if the total starts with a large number, or if sums are infinite. So it applies only to what
-autodiff generates: totals that start with zero, of `float32` and wider.
+Otherwise the operands of the collective would have to be stored for all iterations. The sum is
+computed in another order, which affects the last digits; more than those for a low-precision dtype,
+if the total starts with a large number, or if sums are infinite. So the pass applies only to code
+that autodiff generates: totals that start with zero, of `float32` and wider.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from ..._program import (
     annotate_loop,
     twin,
 )
-from .deadlock import Watch
+from .deadlock import DivergenceWatch
 from .plan import block_sum, count_uses, is_zero, joint_of, sums_in_blocks
 
 
-def sum_after_loops(ops: Sequence[Op], watch: Watch) -> list[Op]:
+def sum_after_loops(ops: Sequence[Op], watch: DivergenceWatch) -> list[Op]:
     """Move such sums after the loops of a list, and after the loops in them."""
     producers = {var: op for op in ops for var in op.outs}
 
@@ -48,7 +48,7 @@ def sum_after_loops(ops: Sequence[Op], watch: Watch) -> list[Op]:
     return [new for op in ops for new in news(op)]
 
 
-def _loop(op: Scan, makers: dict[Var, Op], watch: Watch) -> list[Op]:
+def _loop(op: Scan, producers: dict[Var, Op], watch: DivergenceWatch) -> list[Op]:
     if not op.meets or op.effectful or watch.concerns([op]):
         return [op]
     body = Body(op.body.ins, sum_after_loops(op.body.ops, watch), op.body.outs)
@@ -59,7 +59,7 @@ def _loop(op: Scan, makers: dict[Var, Op], watch: Watch) -> list[Op]:
         for added in added_up(op)
         if _is_wide_sum(added.collective)
         and added.collective.backward
-        and is_zero(starts[added.place], makers)
+        and is_zero(starts[added.place], producers)
     ]
     return _move_sums(op, sums) or [op]
 
@@ -73,7 +73,7 @@ def _is_wide_sum(op: Collective) -> bool:
 
 
 def _move_sums(op: Scan, sums: Sequence[AddedUp]) -> list[Op] | None:
-    """Return the loop that adds up what each device has, and the sums after it; None if
+    """Return the loop that accumulates the share of each device, and the sums after it; None if
     impossible."""
     if not sums:
         return None
@@ -120,7 +120,7 @@ def _add_up(loop: Scan, each: AddedUp, before: list[Op]) -> None:
 
 
 def _sum_after(op: Scan, loop: Scan, each: AddedUp) -> list[Op]:
-    """Return the sum over devices of what each carries, and then what followed it in the loop."""
+    """Return the sum over devices of their shares, and the operations that followed it."""
     value, out = loop.outs[each.place], []
     axes = frozenset(each.collective.axes)
     for step in (each.collective, *each.between):

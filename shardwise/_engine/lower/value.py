@@ -42,9 +42,7 @@ class Value:
     def dims_without(self, axis: Axis) -> dict[Axis, int]:
         """Return the dimensions of the other axes once this one is removed."""
         removed = self.dims[axis]
-        return {
-            kept_axis: d - (d > removed) for kept_axis, d in self.dims.items() if kept_axis != axis
-        }
+        return {other: d - (d > removed) for other, d in self.dims.items() if other != axis}
 
     def spread(self, axes: Sequence[Axis]) -> Any:
         """Return the array with exactly these axes in front, in this order, repeated where
@@ -58,7 +56,7 @@ class Value:
         return in_front(array, [position[axis] for axis in axes])
 
     def first(self) -> Any:
-        """Return what JAX returns for a result that is declared the same everywhere: device 0's."""
+        """Return the value of device 0, as JAX does for a result declared the same everywhere."""
         value = self
         for axis in self.dims:
             value = value.at(axis, 0)

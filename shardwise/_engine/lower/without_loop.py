@@ -1,8 +1,8 @@
 """Run operations for all devices at once, on stacked values, without a loop.
 
-The inputs of a stage and what later ones need of it exist for all devices in any case. If
-everything between is elementwise, XLA fuses it into one pass over the stacks: a loop over the
-devices would save nothing, and takes longer to trace and compile than all the rest.
+The inputs of a stage and the values that later ones read are stored for all devices in any case. If
+everything in between is elementwise, XLA fuses it into one pass over the stacks: a loop over the
+devices would save nothing, and take longer to trace and compile.
 """
 
 from __future__ import annotations
@@ -128,10 +128,10 @@ def _broadcast(params: Params, lead: tuple[int, ...]) -> Params:
 
 
 def _reshape(params: Params, lead: tuple[int, ...]) -> Params:
-    first = params["dimensions"]  # in which order it takes them
+    order = params["dimensions"]
     return {
         "new_sizes": (*lead, *params["new_sizes"]),
-        "dimensions": None if first is None else _with_lead(first, lead),
+        "dimensions": None if order is None else _with_lead(order, lead),
     }
 
 

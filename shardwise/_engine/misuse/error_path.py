@@ -1,4 +1,4 @@
-"""The frames that an error passed through, and the call on the last user line."""
+"""The frames of an error's traceback, and the call on the last user line."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class ErrorPath:
 
     @property
     def where(self) -> str:
-        """Return the user's line: on the way to the error, else the one that called shardwise."""
+        """Return the user's line in the traceback, else the one that called shardwise."""
         stack = [*traceback.extract_stack(), *traceback.extract_tb(self.error.__traceback__)]
         frames = [
             _jax.Frame(s.filename, s.lineno or 0, s.name, 0, 0)
@@ -41,11 +41,11 @@ class ErrorPath:
 
     @property
     def body(self) -> str:
-        """Return where the body of the innermost `shard_map` is defined, if no user line is on the
-        way.
+        """Return where the body of the innermost `shard_map` is defined, if no user line is in the
+        traceback.
 
-        A `shard_map` that is passed directly is called by shardwise: its own line is not on the way
-        to the error, and the user's line of that call is unrelated.
+        A `shard_map` that is passed directly is called by shardwise: its line is not in the
+        traceback, and the user's line that called shardwise is unrelated.
         """
         files = [s.filename for s in traceback.extract_tb(self.error.__traceback__)]
         if choose([_jax.Frame(file, 1, "", 0, 0) for file in files if not _jax.is_own(file)]).file:
@@ -64,7 +64,7 @@ class ErrorPath:
         return _jax.collective_called(self.frames[len(self.frames) - len(self.inside) :])
 
     def of_a_vmap(self, axis: str) -> bool:
-        """Return whether a `vmap` on the way to the error has an axis of this name."""
+        """Return whether a `vmap` in the traceback has an axis of this name."""
         return axis in _jax.vmap_axes(self.frames)
 
     def unbound(self) -> str | None:

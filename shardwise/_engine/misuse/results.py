@@ -30,7 +30,7 @@ def refuse_results(f: Callable[..., Any], leaves: Sequence[Any]) -> None:
     JAX itself reports an array of an unsupported dtype.
 
     Raises:
-        ArgumentError: It says which function that is, and of which type the leaf.
+        ArgumentError: The error names the function and the type of the leaf.
     """
     for leaf in leaves:
         if hasattr(leaf, "dtype") or hasattr(leaf, "__jax_array__"):
@@ -43,11 +43,11 @@ def refuse_results(f: Callable[..., Any], leaves: Sequence[Any]) -> None:
 
 def _no_array(f: Callable[..., Any], leaf: Any, error: Exception | None = None) -> ArgumentError:
     kind = type(leaf).__name__
-    remedy = "return what is computed, and keep the rest outside of the function."
+    remedy = "return arrays only, and compute the rest outside the function."
     if kind in _NOT_RUN:
-        remedy = "def and return, in place of async def, yield or (... for ... in ...)."
+        remedy = "use def and return instead of async def, yield or (... for ... in ...)."
         if hasattr(leaf, "close"):
-            leaf.close()  # or Python warns that nobody has awaited it
+            leaf.close()  # otherwise Python warns that it was never awaited
     return ArgumentError(
         f"the function returns something of type {kind}"
         + (f": {error}" if isinstance(error, OverflowError) else ""),

@@ -56,7 +56,7 @@ class _Translator(ErrorPath):
         if isinstance(self.error, NotImplementedError) and self._in_groups():
             return self._error(
                 "a collective over groups of devices (axis_index_groups)",
-                "JAX has no groups where it checks what differs between devices.",
+                "JAX does not support groups with check_vma.",
                 "check_vma=False for this shard_map; or a mesh with an axis for the groups.",
                 UnsupportedError,
             )
@@ -88,7 +88,7 @@ class _Translator(ErrorPath):
 
     def _about_the_mesh(self) -> ShardwiseError | None:
         if isinstance(self.error, AssertionError):
-            # With its check on, JAX asserts that the axis of a reduction is bound.
+            # With check_vma, JAX asserts that the axis of a reduction is bound.
             axis = self.unbound()
             return self._from_the_end() or (None if axis is None else self._no_axis(axis))
         if isinstance(self.error, IndexError):
@@ -113,7 +113,7 @@ class _Translator(ErrorPath):
             return ShardingError(self.text, where=self.where)
         return self._of_a_collective()
 
-    # --- one kind each
+    # --- kinds of errors
 
     def _in_groups(self) -> bool:
         """Return whether JAX rejects groups of devices, which it does without a message."""
@@ -125,12 +125,12 @@ class _Translator(ErrorPath):
             return None
         return self._error(
             "axis_index_groups has a group without devices",
-            "Groups are of one size, and each device is in one of them.",
+            "Groups have one size, and each device is in one of them.",
             "leave the empty group out.",
         )
 
     def _from_the_end(self) -> ShardwiseError | None:
-        """Return the message for a negative dimension, which this version of JAX asserts away."""
+        """Return the message for a negative dimension, for which JAX only has an assertion."""
         if (called := self.called) is None:
             return None
         names = ("split_axis", "concat_axis", "scatter_dimension")
@@ -217,7 +217,7 @@ class _Translator(ErrorPath):
         if axis not in self.known and self.of_a_vmap(axis):
             return self._error(
                 f"axis {axis!r} is that of a vmap inside the shard_map",
-                "JAX knows no such axis where it checks what differs between devices.",
+                "JAX does not support such axes with check_vma.",
                 "check_vma=False for this shard_map; or reduce over the dimension instead: "
                 "x.sum(0) after the vmap.",
             )
@@ -226,7 +226,7 @@ class _Translator(ErrorPath):
             return self._error(
                 f"there is no mesh axis {axis!r} here; the mesh has {names}",
                 "A collective or a spec names an axis of the mesh around it.",
-                self._axis_meant(axis),
+                self._suggest_axis(axis),
             )
         if any(map(_jax.is_shard_map, self.files)):
             return self._error(
@@ -235,12 +235,12 @@ class _Translator(ErrorPath):
                 f"add {axis!r} to axis_names, or leave axis_names out.",
             )
         return self._error(
-            f"a collective over {axis!r} stands outside every shard_map",
-            "Devices meet inside a shard_map; outside, arrays are whole.",
+            f"a collective over {axis!r} is outside every shard_map",
+            "Devices communicate inside a shard_map; outside, arrays are global.",
             "move it into the function that jax.shard_map maps, or leave it out.",
         )
 
-    def _axis_meant(self, axis: str) -> str:
+    def _suggest_axis(self, axis: str) -> str:
         """Suggest another name, or a mesh that has the axis as well."""
         sizes = ", ".join(f"{name!r}: ..." for name in (axis, *self.known))
         suggestion = near(axis, self.known) or "name one of these."
@@ -271,9 +271,7 @@ class _Translator(ErrorPath):
             f"{specs} do not match the {noun}s.\n  " + self.text.replace("\n", "\n  "),
             f"There is one spec for each {noun}, or one that serves all of them.",
             f"give {specs} as a tuple with one entry for each {noun}."
-            + (
-                " Is the order of the arguments that of the function?" if noun == "argument" else ""
-            ),
+            + (" Do they have the order of the arguments?" if noun == "argument" else ""),
         )
 
 
@@ -297,24 +295,24 @@ _DIVIDES = (
 COLLECTIVES = {
     "psum_scatter": (
         "Each device keeps one of as many parts of scatter_dimension as there are devices along "
-        "the axis: equal ones with tiled=True, and else single entries of a dimension that is as "
-        "long as the axis.",
+        "the axis: equal parts with tiled=True, otherwise single entries of a dimension as long as "
+        "the axis.",
         f"{TILED}{_DIVIDES}",
     ),
     "all_to_all": (
         "Each device sends one of as many parts of split_axis as there are devices along the axis: "
-        "equal ones with tiled=True, and else single entries of a dimension that is as long as "
-        "the axis. They are put together along concat_axis.",
+        "equal parts with tiled=True, otherwise single entries of a dimension as long as the axis. "
+        "They are concatenated along concat_axis.",
         f"{TILED}{_DIVIDES}",
     ),
     "pswapaxes": (
-        "A dimension changes places with an axis of the mesh, and is as long as that.",
+        "A dimension is exchanged with an axis of the mesh of the same length.",
         "jax.lax.all_to_all(x, axis_name, split_axis, concat_axis, tiled=True) for a multiple.",
     ),
     "all_gather": (
-        "The parts of all devices are put together along a new dimension axis=, or with tiled=True "
-        "along one that the array has.",
-        "axis=0; a scalar has no dimension to be tiled: leave tiled= out.",
+        "The parts of all devices are stacked along a new dimension axis=, or with tiled=True "
+        "concatenated along an existing one.",
+        "axis=0; a scalar has no dimension to tile: leave tiled= out.",
     ),
 }
 """The rule of a collective about its operand, and the remedy, where JAX raises an error."""

@@ -10,10 +10,10 @@ import jax
 from ..._base.errors import ArgumentError, ShardingError, UnsupportedError, a_type
 from ..._mesh import is_count
 from .data.kinds import open_source
-from .data.source import Source
+from .data.source import DataSource
 
 
-def open_data(data: Any, state: Any) -> Source:
+def open_data(data: Any, state: Any) -> DataSource:
     """Return the source of the data; raise with a hint if data and state look swapped."""
     try:
         return open_source(data)

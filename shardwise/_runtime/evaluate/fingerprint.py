@@ -15,20 +15,20 @@ import jax.numpy as jnp
 import numpy as np
 
 from ... import _jax
-from .data.source import Source
+from .data.source import DataSource
 from .lanes import Lanes
-from .reduce.plan import Plan
+from .reduce.plan import MetricsPlan
 from .step.program import Function
 
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+|0x[0-9a-f]{6,}")
 
 
-_MANY = ("the metrics", "the shapes of the state")
+_PLURAL = ("the metrics", "the shapes of the state")
 """Keys in the plural, for the grammar."""
 
 
 def fingerprint(
-    function: Function, plan: Plan, source: Source, batch: int, lanes: Lanes
+    function: Function, plan: MetricsPlan, source: DataSource, batch: int, lanes: Lanes
 ) -> dict[str, str]:
     """Return everything that has to be equal for finished steps to count."""
     return {
@@ -123,15 +123,19 @@ def _words(x: jax.Array) -> jax.Array:
 
 
 def differences(
-    held: dict[str, str], now: dict[str, str], one: str = "the journal", other: str = "this run"
+    recorded: dict[str, str],
+    current: dict[str, str],
+    recorded_name: str = "the journal",
+    current_name: str = "this run",
 ) -> list[str]:
     """Return the differences of two fingerprints as sentences."""
     absent = "(none)"
-    keys = [key for key in {**held, **now} if held.get(key) != now.get(key)]
+    keys = [key for key in {**recorded, **current} if recorded.get(key) != current.get(key)]
     if "batch" in keys:  # the program then differs as well
         keys = [key for key in keys if not key.startswith("the program of")]
     return [
-        f"{key} {'differ' if key in _MANY else 'differs'}: {one} has {held.get(key, absent)}, "
-        f"{other} {now.get(key, absent)}"
+        f"{key} {'differ' if key in _PLURAL else 'differs'}: "
+        f"{recorded_name} has {recorded.get(key, absent)}, "
+        f"{current_name} {current.get(key, absent)}"
         for key in keys
     ]

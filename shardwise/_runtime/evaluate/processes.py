@@ -16,7 +16,7 @@ from ..._base.errors import ShardwiseError
 from ..hosts import others
 from .fingerprint import differences
 from .lanes import Lanes
-from .reduce.plan import Plan
+from .reduce.plan import MetricsPlan
 from .reduce.totals import Total
 from .spans import Span, cut
 
@@ -51,23 +51,23 @@ class Share:
         if self.shared:
             others.news().check()
 
-    def agree_on_batch(self, given: int | None, held: int | None, chosen: Any) -> int:
+    def agree_on_batch(self, batch: int | None, recorded: int | None, choose: Any) -> int:
         """Return the batch of all processes: the argument, or that of a journal, or the least
         chosen.
 
         Args:
-            given: The argument `batch`.
-            held: The batch in the journal of this process.
-            chosen: A function that chooses the batch of this process.
+            batch: The argument `batch`.
+            recorded: The batch in the journal of this process.
+            choose: A function that chooses the batch of this process.
         """
         if not self.shared:
-            return given or held or chosen()
-        requests = others.gather_json([given, held], "batch")
-        if any(request[0] != given for request in requests):
+            return batch or recorded or choose()
+        requests = others.gather_json([batch, recorded], "batch")
+        if any(request[0] != batch for request in requests):
             listed = ", ".join(str(request[0]) for request in requests)
             raise _differ(f"the processes have batch = {listed}.")
-        batch = given or next((request[1] for request in requests if request[1]), None)
-        return batch or min(others.gather_json(chosen(), "batch"))
+        batch = batch or next((request[1] for request in requests if request[1]), None)
+        return batch or min(others.gather_json(choose(), "batch"))
 
     def least(self, batch: int) -> int:
         """Return the least batch of all processes."""
@@ -83,7 +83,7 @@ class Share:
                 "the number of processes": str(self.count),
                 "the process": str(self.index),
             }
-        facts = {k: v for k, v in fingerprint.items() if self._indexed or not _is_own(k)}
+        facts = {k: v for k, v in fingerprint.items() if self._indexed or not _is_local(k)}
         first = others.spread_json(facts, "fingerprint")
         mismatches = others.gather_json(differences(first, facts, "process 0", "this one"), "same")
         for number, lines in enumerate(mismatches):
@@ -113,8 +113,8 @@ class Share:
         self.elsewhere = elsewhere
 
     def merge(
-        self, plan: Plan, totals: dict[str, Total], count: int, resumed: int, notes: list[str],
-        steps: list[Step], plans: Any,
+        self, plan: MetricsPlan, totals: dict[str, Total], count: int, resumed: int,
+        notes: list[str], steps: list[Step], plans: Any,
     ) -> tuple[dict[str, Total], int, int, list[str]]:  # fmt: skip
         """Return the totals of all processes, on all of them.
 
@@ -150,8 +150,8 @@ class Share:
         return merged, offset, sum(report["resumed"] for report in reports), notes
 
 
-def _is_own(key: str) -> bool:
-    """Return whether a key differs between processes with data of their own."""
+def _is_local(key: str) -> bool:
+    """Return whether a key differs between processes with different data."""
     return "content of data" in key or key == "the process"
 
 

@@ -27,13 +27,13 @@ from ..._base.errors import (
 from ..._base.progress import Progress, Snapshot, choose_view
 from ..hosts import others
 from .arguments import check_batch, check_function, names_of, open_data
-from .data.source import Source
+from .data.source import DataSource
 from .data.stream import Unread
 from .fingerprint import fingerprint
 from .journal.journals import Journals
 from .lanes import Lanes, find_lanes
 from .processes import Share, Step
-from .reduce.plan import Plan
+from .reduce.plan import MetricsPlan
 from .reduce.totals import ObjectTotal, Total
 from .result import Evaluation
 from .spans import Span, cut, join
@@ -143,7 +143,7 @@ class _Run:
     def __init__(
         self,
         function: Function,
-        source: Source,
+        source: DataSource,
         lanes: Lanes,
         journal: Journals | None,
         share: Share,
@@ -152,7 +152,7 @@ class _Run:
         self._function, self._source, self._lanes, self._journal = function, source, lanes, journal
         self._share, self._signals = share, signals
         self._sent: list[Step] = []  # steps with metric objects, for the other processes
-        self._plans: dict[int, Plan] = {}
+        self._plans: dict[int, MetricsPlan] = {}
         self._steps: dict[int, Compiled] = {}
         self._totals: dict[str, Total] = {}
         self._done: list[Span] = []
@@ -296,7 +296,7 @@ class _Run:
             self._journal.flush()
             self._journal.note(batch=self._batch)
 
-    def _plan(self, batch: int) -> Plan:
+    def _plan(self, batch: int) -> MetricsPlan:
         if batch not in self._plans:
             self._plans[batch] = plan(self._function, batch, self._source.length)
         return self._plans[batch]
@@ -339,7 +339,7 @@ class _Run:
 
     def _settle_length(self, journal: Journals) -> None:
         """Record the length of the data, which an iterable reveals at its end, in the journal."""
-        length = self._source.seen()
+        length = self._source.final_length()
         if length is not None and length != self._count:
             raise _other_length(journal, self._count, str(length))
         journal.flush()

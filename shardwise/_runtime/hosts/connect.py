@@ -26,7 +26,7 @@ from .find import Seat, find_seat
 
 HEARTBEAT = 10
 TIMEOUT = 300
-_APART = 30.0  # seconds by which clocks may differ without a warning
+_CLOCK_TOLERANCE = 30.0  # seconds by which clocks may differ without a warning
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Connection:
     Attributes:
         process: Its number, from 0.
         processes: How many there are.
-        how: What started them: `alone`, `shardwise launch`, `slurm`, `ompi`, `k8s`, ...
+        how: How they were started: `alone`, `shardwise launch`, `slurm`, `ompi`, `k8s`, ...
         hosts: The host of each process.
     """
 
@@ -47,7 +47,7 @@ class Connection:
 
     @property
     def first(self) -> bool:
-        """Whether this is process 0, the one that prints and writes for all."""
+        """Whether this is process 0, which prints and writes for all."""
         return self.process == 0
 
     def __str__(self) -> str:
@@ -62,7 +62,7 @@ class Connection:
         return f"{head}; processes per host: {counts}{rest}"
 
 
-_made: Connection | None = None
+_connection: Connection | None = None
 
 
 @public("sw.connect", more="sw.connect(coordinator, processes=2, process=0)")
@@ -101,9 +101,9 @@ def connect(
         >>> print(sw.connect())
         one process, alone
     """
-    global _made
-    if _made is not None:
-        return _made
+    global _connection
+    if _connection is not None:
+        return _connection
     limit = _limit(timeout)
     if not (isinstance(heartbeat, int | float) and 1 <= heartbeat < math.inf):
         raise ShardwiseError(
@@ -119,15 +119,15 @@ def connect(
             return Connection(0, 1, "alone", (socket.gethostname(),))
         _join(seat, heartbeat, limit)
         how = seat.how
-    _made = _introduce(how)
+    _connection = _introduce(how)
     _report_failures()
     # Enumerating the devices waits for all processes.
     with others.together("sw.connect"):
         jax.devices()
-    if _made.first:
+    if _connection.first:
         devices = f"{jax.device_count()} {jax.devices()[0].platform} devices"
-        print(f"shardwise: {_made}; {devices}", file=sys.stderr, flush=True)
-    return _made
+        print(f"shardwise: {_connection}; {devices}", file=sys.stderr, flush=True)
+    return _connection
 
 
 def _limit(timeout: float | None) -> int:
@@ -149,10 +149,10 @@ def _limit(timeout: float | None) -> int:
 def _join(seat: Seat, heartbeat: float, limit: int) -> None:
     if _jax.backends_have_started():
         raise ShardwiseError(
-            "JAX has started its devices already.",
+            "JAX has already initialized its devices.",
             where="sw.connect",
             rule="Processes join before the first use of devices: an array, jax.devices(), a key.",
-            remedy="make sw.connect() the first line after the imports.",
+            remedy="call sw.connect() right after the imports.",
         )
     if seat.process == 0:
         _refuse_taken(seat)
@@ -189,7 +189,7 @@ def _refuse_taken(seat: Seat) -> None:
                 f"port {port} cannot be used on {socket.gethostname()}: {error.strerror}.",
                 where=f"the first process ({seat.how}, {seat.coordinator})",
                 rule="The first process listens there for the others.",
-                remedy="end the job that holds it, or choose another port: "
+                remedy="end the job that uses it, or choose another port: "
                 f"sw.connect('{host}:PORT', ...), JAX_COORDINATOR_PORT under a scheduler.",
             ) from None
 
@@ -273,10 +273,10 @@ def _introduce(how: str) -> Connection:
     return Connection(others.index(), others.count(), how, tuple(comparison["hosts"]))
 
 
-def _compare(found: list[dict[str, Any]]) -> dict[str, Any]:
-    first, problems, notes = found[0], [], []
+def _compare(reports: list[dict[str, Any]]) -> dict[str, Any]:
+    first, problems, notes = reports[0], [], []
     for key in ("jax", "shardwise", "script"):
-        for k, facts in enumerate(found):
+        for k, facts in enumerate(reports):
             if facts[key] != first[key]:
                 name = {"jax": "JAX", "script": "the script"}.get(key, key)
                 problems.append(
@@ -284,22 +284,21 @@ def _compare(found: list[dict[str, Any]]) -> dict[str, Any]:
                     f"{facts['host']} has {facts[key]}."
                 )
                 break
-    clocks = [facts["clock"] for facts in found]
+    clocks = [facts["clock"] for facts in reports]
     spread = max(clocks) - min(clocks)
-    if spread > _APART:
-        late, early = (found[clocks.index(pick(clocks))]["host"] for pick in (min, max))
+    if spread > _CLOCK_TOLERANCE:
+        late, early = (reports[clocks.index(pick(clocks))]["host"] for pick in (min, max))
         notes.append(
-            f"the clocks of {early} and {late} are {spread:.0f} s apart; nothing depends on it but "
-            "the times in logs"
+            f"the clocks of {early} and {late} are {spread:.0f} s apart; this affects only the "
+            "times in logs"
         )
-    hidden = [facts for facts in found if facts.get("address", "").startswith("127.")]
-    if hidden and len({facts["host"] for facts in found}) > 1:
+    hidden = [facts for facts in reports if facts.get("address", "").startswith("127.")]
+    if hidden and len({facts["host"] for facts in reports}) > 1:
         notes.append(
             f"the name {hidden[0]['host']} resolves to {hidden[0]['address']} on that host, where "
-            "others cannot reach it: collectives on CPU will fail. Give it its address in "
-            "/etc/hosts"
+            "others cannot reach it: collectives on CPU will fail. Set its address in /etc/hosts"
         )
-    return {"wrong": problems, "notes": notes, "hosts": [facts["host"] for facts in found]}
+    return {"wrong": problems, "notes": notes, "hosts": [facts["host"] for facts in reports]}
 
 
 def _address() -> str:
@@ -325,7 +324,7 @@ def _report_failures() -> None:
     def hook(kind: Any, error: Any, trace: Any) -> None:
         earlier_hook(kind, error, trace)
         if not issubclass(kind, KeyboardInterrupt):
-            news.fail(others.worded(error))
+            news.fail(others.describe_failure(error))
         else:
             news.fail(f"process {others.index()} was interrupted")
 

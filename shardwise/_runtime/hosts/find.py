@@ -1,4 +1,4 @@
-"""Read from the environment which process of how many this is."""
+"""Read the number of this process, and of all processes, from the environment."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ def find_seat(
     arguments = {"coordinator": coordinator, "processes": processes, "process": process}
     missing = [name for name, value in arguments.items() if value is None]
     if not missing:
-        return _checked(Seat("arguments", str(coordinator), _whole("processes", processes),
-                             _whole("process", process)))  # fmt: skip
+        return _checked(Seat("arguments", str(coordinator), _integer("processes", processes),
+                             _integer("process", process)))  # fmt: skip
     if len(missing) < 3:
         raise ShardwiseError(
             f"{_listed(missing)} {'is' if len(missing) == 1 else 'are'} missing.",
             where="sw.connect",
-            rule="Either all of coordinator, processes and process are given, or none.",
+            rule="Either all of coordinator, processes and process are passed, or none.",
             remedy="sw.connect('10.0.0.1:9000', processes=4, process=0)",
         )
     seat = _launched() or _scheduled(timeout)
@@ -70,10 +70,10 @@ def require_joined(where: str) -> None:
     raise ShardwiseError(
         f"shardwise launch started {count} processes, and this one has not joined the others.",
         where=where,
-        rule="Without a mesh, the devices of all processes are taken; alone, each process "
-        "would do the whole work by itself.",
-        remedy="call sw.connect() at the top of the script, before JAX is used; or give a "
-        "mesh of this process's own devices: mesh=jax.make_mesh((n,), ('data',)).",
+        rule="Without a mesh, the devices of all processes are used; otherwise each process would "
+        "do the whole work.",
+        remedy="call sw.connect() at the top of the script, before JAX is used; or pass a mesh of "
+        "this process's devices: mesh=jax.make_mesh((n,), ('data',)).",
     )
 
 
@@ -92,8 +92,8 @@ def _launched() -> Seat | None:
     return Seat(
         "shardwise launch",
         str(variables[LAUNCH[0]]),
-        _whole(LAUNCH[1], variables[LAUNCH[1]]),
-        _whole(LAUNCH[2], variables[LAUNCH[2]]),
+        _integer(LAUNCH[1], variables[LAUNCH[1]]),
+        _integer(LAUNCH[2], variables[LAUNCH[2]]),
     )
 
 
@@ -103,14 +103,14 @@ def _scheduled(timeout: int) -> Seat | None:
         method = "mpi4py"  # Open MPI 5 and other MPIs
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Kubernetes without its package: worded below
+            warnings.simplefilter("ignore")  # Kubernetes without its package: see below
             cluster = _jax.find_cluster(timeout, method)
     except (KeyError, ValueError, RuntimeError, OSError) as error:
         raise ShardwiseError(
             f"it cannot be read: {type(error).__name__}: {error}",
             where="the scheduler's environment",
-            rule="Slurm, Open MPI and Kubernetes tell each process who it is.",
-            remedy="start the script with srun, mpirun or as an Indexed Job; or give "
+            rule="Slurm, Open MPI and Kubernetes set the number of each process there.",
+            remedy="start the script with srun, mpirun or as an Indexed Job; or call "
             "sw.connect(coordinator, processes=..., process=...).",
         ) from error
     if cluster is None:
@@ -139,7 +139,7 @@ def _refuse_unrecognised() -> None:
             f"{name} is {os.environ[name]}, but JAX does not recognise the job.",
             where="the environment",
             rule=f"Started by {_SIZES[name]}, processes find each other with mpi4py.",
-            remedy="pip install mpi4py; or give sw.connect(coordinator, processes=..., "
+            remedy="pip install mpi4py; or call sw.connect(coordinator, processes=..., "
             "process=...).",
         )
     if "JAX_COORDINATOR_ADDRESS" in os.environ:
@@ -153,8 +153,8 @@ def _refuse_unrecognised() -> None:
         raise ShardwiseError(
             "this is a pod of an Indexed Job, and the package kubernetes is not installed.",
             where="the environment",
-            rule="JAX asks Kubernetes for the other pods with it.",
-            remedy="pip install 'jax[k8s]'; or give sw.connect(coordinator, processes=..., "
+            rule="JAX needs it to find the other pods.",
+            remedy="pip install 'jax[k8s]'; or call sw.connect(coordinator, processes=..., "
             "process=int(os.environ['JOB_COMPLETION_INDEX'])).",
         )
     if _number(os.environ.get("SLURM_NTASKS")) > 1 and "SLURM_STEP_NODELIST" not in os.environ:
@@ -183,7 +183,7 @@ def _checked(seat: Seat) -> Seat:
     return seat
 
 
-def _whole(name: str, value: object) -> int:
+def _integer(name: str, value: object) -> int:
     try:
         return int(str(value))
     except ValueError:

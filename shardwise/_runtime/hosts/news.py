@@ -1,13 +1,12 @@
 """The news of a job: which processes have failed, with which error, and which have ended.
 
-A thread in each process reads the news once a second. An exchange that waits raises them. A
-collective cannot be interrupted, so a process in one is ended a few seconds after it has printed
-the
-news: its end interrupts the others.
+A thread in each process reads the news once a second, and a waiting exchange raises them as an
+error. A collective cannot be interrupted, so a process in one is ended a few seconds after it has
+printed the news; its end interrupts the others.
 
-The end of a process is a failure only if another one waits for it. To know that, each process
-leaves the number of steps and sections in which it took part: a process that has started one more
-can never finish it. One that has not may continue alone.
+The end of a process is a failure only if another one waits for it. So each process records the
+number of steps and sections in which it took part: a process that has started one more cannot
+finish it, any other may continue.
 """
 
 from __future__ import annotations
@@ -36,13 +35,13 @@ GRACE = 5.0
 """Seconds for a process to end by itself after another one has failed."""
 
 LATE = 60.0
-"""Seconds for the cleanup after the error was raised, before the process is ended."""
+"""Seconds for cleanup after the error was raised, before the process is ended."""
 
 FAILED = 77
 """The exit code of a process that was ended because another one failed."""
 
 ALONE = 3600.0
-"""Seconds that processes at their end wait for one that still runs, before JAX's own limit."""
+"""Seconds that ended processes wait for one that still runs, before JAX's own timeout."""
 
 ROOT = "shardwise"
 """The prefix of this package's keys in JAX's coordination service."""
@@ -50,10 +49,10 @@ ROOT = "shardwise"
 
 @dataclasses.dataclass
 class Section:
-    """Something that all processes do together, such as one evaluation, by the same name on all.
+    """A block that all processes run together, such as one evaluation, with the same name on all.
 
-    Exchanges are counted within it, so that processes that left an earlier one at different
-    places, each with an error of its own, still understand each other.
+    Exchanges are counted within it, so that the numbers still agree after processes left an earlier
+    section at different places, each with an error.
     """
 
     name: str
@@ -64,7 +63,7 @@ class Section:
 
 @dataclasses.dataclass(frozen=True)
 class End:
-    """What a process leaves behind at the end of its script: how far it took part."""
+    """The record of a process that ended its script: the steps and sections it took part in."""
 
     process: int
     host: str
@@ -82,12 +81,12 @@ class News:
 
     Args:
         client: JAX's client of the coordination service.
-        own: The number of this process.
-        total: How many there are.
+        process: The number of this process.
+        total: The number of processes.
     """
 
-    def __init__(self, client: Any, own: int, total: int) -> None:
-        self._client, self._own, self._total = client, own, total
+    def __init__(self, client: Any, process: int, total: int) -> None:
+        self._client, self._process, self._total = client, process, total
         self._heard = threading.Event()
         self._words = ""
         self._scope = ""  # the section it is about; the first one is the whole job
@@ -98,7 +97,7 @@ class News:
         self.ends: dict[int, End] = {}
         self.steps = 0
         self.sections = [Section("job")]
-        self._pid, self._parts, self._told_end = os.getpid(), _jax.distributed_parts(), False
+        self._pid, self._parts, self._reported_end = os.getpid(), _jax.distributed_parts(), False
         self._leaving = threading.Event()
         self._thread = threading.Thread(target=self._listen, name="shardwise-news", daemon=True)
         self._thread.start()
@@ -120,20 +119,20 @@ class News:
             self.steps -= 1
             raise
 
-    def tell(self, words: str, section: str = "job") -> None:
+    def report(self, words: str, section: str = "job") -> None:
         """Report a failure of this process to the others, in one section or in the whole job."""
         if not self._leaving.is_set():
             with contextlib.suppress(Exception):
-                self._client.key_value_set(f"{ROOT}/news/failed/{section}/{self._own}", words)
+                self._client.key_value_set(f"{ROOT}/news/failed/{section}/{self._process}", words)
 
     def fail(self, words: str, code: int = 1) -> None:
         """Report the failure of this process, and do not wait for the others at exit."""
-        is_cause = bool(self.left) or not self._heard.is_set()  # others have not heard it yet
+        is_cause = bool(self.left) or not self._heard.is_set()
         if is_cause:
-            self.tell(words)
+            self.report(words)
         self._code = self._code or code
         self._leaving.set()
-        if self._own == 0 and is_cause:
+        if self._process == 0 and is_cause:
             self._outlast_others()
 
     def check(self) -> None:
@@ -160,13 +159,12 @@ class News:
     def _misses(self, taken: int) -> bool:
         """Return whether this process is in a section that another, with this count, never entered.
 
-        One that took part has left its values in the coordination service, and may end before they
-        are read.
+        A process that took part has stored its values, and may end before they are read.
         """
         return len(self.sections) > 1 and self.sections[0].inner > taken
 
     def _waits_in(self, end: End) -> str:
-        """Return where this process waits in vain for one that has ended; empty if nowhere."""
+        """Return where this process waits for one that has ended; "" if it does not."""
         if self.steps > end.steps:
             return f"step {end.steps + 1} of data_parallel"
         sections = [*self.sections]
@@ -175,25 +173,24 @@ class News:
     def _early(self, end: End, where: str) -> str:
         progress = f"{end.steps} step{'s' * (end.steps != 1)} of data_parallel"
         return explain_error(
-            f"{end.who} has ended its script, after {progress}, while process {self._own} on "
+            f"{end.who} has ended its script, after {progress}, while process {self._process} on "
             f"{socket.gethostname()} waits for it in {where}.",
-            rule="All processes take the same number of steps, and take part in everything "
-            "collective.",
-            remedy="make their loops equally long: sw.fit does, or stop all of them where the "
+            rule="All processes run the same number of steps, and take part in all collectives.",
+            remedy="make their loops equally long: use sw.fit, or stop all of them when the "
             "shortest data ends.",
         )
 
     def _listen(self) -> None:
         while not self._leaving.wait(EVERY):
             if _jax.distributed_parts() != self._parts:  # the script itself has shut JAX down
-                self._tell_end()
+                self._report_end()
             try:
                 rows = self._client.key_value_dir_get(f"{ROOT}/news/")
             except Exception:
                 continue  # the first process is gone or cannot be reached: JAX's heartbeat decides
             for key, message in sorted(rows, key=lambda row: "/ended/" in row[0]):  # failures first
                 kind, scope, process = key.removeprefix(f"{ROOT}/news/").split("/")
-                if int(process) == self._own:
+                if int(process) == self._process:
                     continue
                 end = None
                 if kind == "ended":
@@ -212,7 +209,7 @@ class News:
         heard_at = time.monotonic()
         while not self._leaving.wait(EVERY / 5):
             resolved = end is not None and self._raised_at is None and not self._waits_in(end)
-            if resolved or not self._is_in(scope):  # it has failed, and somebody caught that
+            if resolved or not self._is_in(scope):  # the script caught the error
                 self._words, self._raised_at, self.left = "", None, ""
                 self._heard.clear()
                 return
@@ -227,8 +224,8 @@ class News:
 
     def _give_up(self) -> None:
         """End this process because of the news."""
-        if self.left:  # nobody else may know
-            report.tell(code=FAILED, words=self._words, peer=True, left=self.left)
+        if self.left:  # the others may not have noticed
+            report.send(code=FAILED, words=self._words, peer=True, left=self.left)
             self.fail(self._words, FAILED)
         self._leave(FAILED)
 
@@ -244,19 +241,19 @@ class News:
     def _leave(self, code: int) -> None:
         """End this process without JAX's exit handlers, which would wait for dead processes."""
         _flush()
-        if self._own:
+        if self._process:
             with contextlib.suppress(Exception):
-                self._client.key_value_set(f"{ROOT}/left/{self._own}", "")
+                self._client.key_value_set(f"{ROOT}/left/{self._process}", "")
         os._exit(code)
 
-    def _tell_end(self) -> None:
+    def _report_end(self) -> None:
         """Report to the others that this process has ended its script."""
-        if not self._told_end:
-            self._told_end = True
-            end = End(self._own, socket.gethostname(), self.sections[0].inner, self.steps)
+        if not self._reported_end:
+            self._reported_end = True
+            end = End(self._process, socket.gethostname(), self.sections[0].inner, self.steps)
             payload = json.dumps(dataclasses.asdict(end))
             with contextlib.suppress(Exception):
-                self._client.key_value_set(f"{ROOT}/news/ended/job/{self._own}", payload)
+                self._client.key_value_set(f"{ROOT}/news/ended/job/{self._process}", payload)
 
     def _end(self) -> None:
         """Report the end at interpreter exit, and stop the thread before JAX shuts down."""
@@ -265,7 +262,7 @@ class News:
         code = self._code or (FAILED if self._heard.is_set() else 0)
         if code:
             self._leave(code)
-        self._tell_end()
+        self._report_end()
         if _jax.distributed_parts() == self._parts:
             try:
                 self._await_ends()
@@ -293,8 +290,8 @@ class News:
             ended = {end.process for end in ends}
             if elapsed > notice:
                 notice *= AGAIN
-                # A launcher says it itself.
-                if self._own == min(ended, default=-1) and not report.is_heard():
+                # A launcher prints the message itself.
+                if self._process == min(ended, default=-1) and not report.has_launcher():
                     running = {*range(self._total)} - ended
                     message = still_running(ended, running, elapsed)
                     print(f"shardwise: {message}", file=sys.stderr, flush=True)

@@ -1,8 +1,8 @@
 """The other processes of the job: exchanges of small values.
 
-JAX's coordination service, in process 0, holds small values by name. Processes use it at the start
-and at the end of an evaluation or a training, never once per step. All of them call the same
-exchanges in the same order, so they are numbered.
+JAX's coordination service, in process 0, stores small values by name. Processes use it at the start
+and at the end of an evaluation or a training, never once per step. All of them run the same
+exchanges in the same order, so exchanges are identified by number.
 
 An exchange that waits raises an error when another process fails, or ends its script without the
 value that this one waits for.
@@ -84,17 +84,17 @@ def together(where: str) -> Iterator[None]:
     except BaseException as error:
         if is_connection_lost(error):
             raise news().lost(error) from error
-        news().tell(worded(error, where), section.name)
+        news().report(describe_failure(error, where), section.name)
         raise
     finally:
         sections.remove(section)
 
 
-def worded(error: BaseException, where: str = "") -> str:
+def describe_failure(error: BaseException, where: str = "") -> str:
     """Return the report of an error of this process for the others."""
     place = f" in {where}" if where else ""
     if isinstance(error, SystemExit | KeyboardInterrupt):
-        return f"process {index()} on {_host()} was told to end{place}"
+        return f"process {index()} on {_host()} was interrupted or exited{place}"
     text = f"{type(error).__name__}: {text_of(error)}".strip()[:2000]
     return f"process {index()} on {_host()} failed{place}: {text}"
 
@@ -121,8 +121,8 @@ def gather(value: bytes, where: str) -> list[bytes]:
     """Return the values of all processes, on all of them: one exchange of a few bytes.
 
     Args:
-        value: That of this process.
-        where: Its purpose, for messages while it waits.
+        value: The value of this process.
+        where: The purpose, for messages during the wait.
     """
     parts = collect(value, where)
     joined = None if parts is None else b"".join(len(p).to_bytes(8, "big") + p for p in parts)
@@ -145,12 +145,12 @@ def collect(value: bytes, where: str) -> list[bytes] | None:
         return None
     values = [value, *(_get(f"{name}/{k}", k, where) for k in range(1, count()))]
     with contextlib.suppress(Exception):
-        _jax.distributed_client().key_value_delete(f"{name}/")  # the service would keep it for ever
+        _jax.distributed_client().key_value_delete(f"{name}/")
     return values
 
 
 def spread(value: bytes | None, where: str) -> bytes:
-    """Return the value of the first process, on all of them; the others give None."""
+    """Return the value of the first process, on all of them; the others pass None."""
     if count() == 1:
         assert value is not None
         return value
@@ -173,12 +173,12 @@ def load(value: bytes) -> Any:
 
 
 def gather_json(value: Any, where: str) -> list[Any]:
-    """`gather` for what JSON can hold."""
+    """Call `gather` with a JSON value."""
     return [load(x) for x in gather(dump(value), where)]
 
 
 def spread_json(value: Any, where: str) -> Any:
-    """`spread` for what JSON can hold."""
+    """Call `spread` with a JSON value."""
     return load(spread(dump(value) if is_first() else None, where))
 
 
@@ -188,7 +188,7 @@ def meet(where: str) -> None:
 
 
 def _put(name: str, value: bytes) -> None:
-    # In pieces: one message of the coordination service has its limit.
+    # In pieces: the size of a message is limited.
     client = _jax.distributed_client()
     pieces = range(0, len(value), _CHUNK)
     client.key_value_set_bytes(f"{name}/size", str(len(pieces)).encode())
@@ -227,7 +227,7 @@ def _wait(key: str, of: int, where: str) -> bytes:
 
 def report_progress() -> None:
     """Report stored progress to the launcher: a failure after it does not count as a crash loop."""
-    report.tell()
+    report.send()
 
 
 def _host() -> str:

@@ -45,10 +45,12 @@ def require_shared(folder: str | os.PathLike[str], where: str) -> None:
     if others.is_first():
         with contextlib.suppress(OSError):
             (folder / name["token"]).unlink()
-    blind = [f"process {k} on {host}" for k, (host, visible) in enumerate(answers) if not visible]
-    if blind:
+    excluded = [
+        f"process {k} on {host}" for k, (host, visible) in enumerate(answers) if not visible
+    ]
+    if excluded:
         raise ShardwiseError(
-            f"{', '.join(blind)} cannot see what process 0 on {answers[0][0]} writes there.",
+            f"{', '.join(excluded)} cannot see what process 0 on {answers[0][0]} writes there.",
             where=f"{where} {str(folder)!r}",
             rule="All processes use one folder, so that a job can resume on other machines.",
             remedy="name a folder on a file system that all machines share.",

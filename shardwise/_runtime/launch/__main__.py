@@ -1,4 +1,4 @@
-"""A process of the launcher's: `python -m shardwise._runtime.launch [-m] SCRIPT ARGS...`."""
+"""A process that the launcher starts: `python -m shardwise._runtime.launch [-m] SCRIPT ARGS...`."""
 
 import sys
 

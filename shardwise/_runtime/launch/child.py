@@ -1,7 +1,7 @@
-"""In each process: run the script as Python would, and say why it failed.
+"""In each process: run the script as Python would, and report why it failed.
 
-Run as `python -m shardwise._runtime.launch [-m] SCRIPT ARGS...` by the launcher. The script runs in
-the real `__main__`, so that what it gives to other processes by pickling is found there.
+The launcher runs `python -m shardwise._runtime.launch [-m] SCRIPT ARGS...`. The script runs in the
+real `__main__`, so that other processes can unpickle its objects.
 """
 
 from __future__ import annotations
@@ -38,20 +38,20 @@ def main(arguments: list[str]) -> None:
         _end(pid)
         raise
     except BaseException as error:
-        _fail(_first_words(error), error)
+        _fail(_summary(error), error)
         # Without the frames of this file; the hook is that of the script, or of sw.connect.
         trace = error.__traceback__
-        while trace is not None and trace.tb_frame.f_code.co_filename in _OWN:
+        while trace is not None and trace.tb_frame.f_code.co_filename in _HIDDEN:
             trace = trace.tb_next
-        if _is_consequence(error):  # the traceback to read is that of the process that failed
-            print(f"{_line_of(trace)}{_first_words(error)}", file=sys.stderr, flush=True)
+        if _is_consequence(error):  # the relevant traceback is that of the process that failed
+            print(f"{_line_of(trace)}{_summary(error)}", file=sys.stderr, flush=True)
         else:
             sys.excepthook(type(error), error.with_traceback(trace), trace)
         sys.exit(128 + signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1)
     _end(pid)
 
 
-_OWN = (__file__, runpy.__file__, "<frozen runpy>")
+_HIDDEN = (__file__, runpy.__file__, "<frozen runpy>")
 
 
 def _run_script(arguments: list[str]) -> None:
@@ -68,7 +68,7 @@ def _run_script(arguments: list[str]) -> None:
 
 
 def _is_consequence(error: BaseException) -> bool:
-    """Return whether an error only says that another process has failed or gone."""
+    """Return whether an error only reports that another process has failed or is gone."""
     others = sys.modules.get("shardwise._runtime.hosts.others")
     if type(error).__name__ == "PeerError":
         return True
@@ -82,23 +82,23 @@ def _line_of(trace: Any) -> str:
     return f"{Path(trace.tb_frame.f_code.co_filename).name}:{trace.tb_lineno}: "
 
 
-def _first_words(error: BaseException) -> str:
+def _summary(error: BaseException) -> str:
     return f"{type(error).__name__}: {text_of(error)}".strip()[:2000]
 
 
 def _fail(words: str, error: BaseException | None, code: int = 1) -> None:
-    """Report to the launcher, and to the other processes, at once."""
+    """Report a failure to the launcher and to the other processes."""
     peer = type(error).__name__ == "PeerError" or _has_heard()
-    report.tell(code=code, words=words, peer=peer, left=_left_early() if peer else "")
+    report.send(code=code, words=words, peer=peer, left=_left_early() if peer else "")
     others = sys.modules.get("shardwise._runtime.hosts.others")
     if error is None and others is not None and others.count() > 1:
         others.news().fail(f"process {others.index()} failed: {words}", code)
 
 
-def _end(own: int) -> None:
+def _end(pid: int) -> None:
     """Report to the launcher that the script has ended; not from a forked copy of this process."""
-    if os.getpid() == own:
-        report.tell(ended=True)
+    if os.getpid() == pid:
+        report.send(ended=True)
 
 
 def _left_early() -> str:
@@ -112,9 +112,9 @@ def _has_heard() -> bool:
 
 
 def _end_with_launcher() -> None:
-    """On Linux the kernel ends this process with its launcher, should the keeper be gone as well.
+    """Make the Linux kernel end this process with its launcher, in case the keeper is killed too.
 
-    The groups that the keeper ends hold more than this process; elsewhere it is all there is.
+    The keeper ends whole process groups; on other systems there is only the keeper.
     """
     if sys.platform == "linux":
         with contextlib.suppress(OSError, AttributeError):

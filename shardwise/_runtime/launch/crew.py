@@ -29,13 +29,13 @@ _FLAG = "--xla_force_host_platform_device_count"
 
 
 class Crew:
-    """Starts, signals and stops the processes of this machine, and posts what happens to them.
+    """Starts, signals and stops the processes of this machine, and posts their events.
 
     Args:
-        job: What to run.
-        events: Where `Exited` and `Reported` are put.
-        output: Where their output goes.
-        keeper: Who ends them if this launcher is killed.
+        job: The job.
+        events: The queue for `Exited`, `Reported` and other events.
+        output: The destination of their output.
+        keeper: The process that ends them if this launcher is killed.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Crew:
         self._running: dict[int, subprocess.Popen[bytes]] = {}
         self._lock = threading.Lock()
         self._lines: collections.Counter[int] = collections.Counter()
-        """Lines that were read of each process."""
+        """The number of lines read from each process."""
         self._watchers: list[threading.Thread] = []
 
     def start(self, attempt: int, coordinator: str, total: int, first: int) -> None:
@@ -65,7 +65,7 @@ class Crew:
                 process.send_signal(number)
 
     def stop(self, grace: float = FAILED_GRACE) -> None:
-        """End all processes: politely, then not."""
+        """End all processes: with SIGTERM, then with SIGKILL."""
         self._kill_groups(signal.SIGTERM)
         deadline = time.monotonic() + grace
         for watcher in self._watchers:
@@ -97,7 +97,7 @@ class Crew:
             "PYTHONUNBUFFERED": "1",
         }
         env.pop(VARIABLE, None)  # the secret of the launchers
-        if self._job.nodes == 1:  # nobody else has to reach it
+        if self._job.nodes == 1:  # no other machine connects to it
             env["JAX_COORDINATOR_BIND_ADDRESS"] = coordinator
         if self._job.devices is not None:
             flags = re.sub(rf"{_FLAG}=\S*", "", env.get("XLA_FLAGS", ""))
@@ -119,7 +119,7 @@ class Crew:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             pass_fds=[writing],
-            start_new_session=True,  # a group of its own, to be ended whole
+            start_new_session=True,  # a process group, to be ended as a whole
         )
         os.close(writing)
         self._keeper.add(process.pid)
@@ -142,7 +142,7 @@ class Crew:
                 try:
                     self._output.line(number, line, error)
                 except (OSError, ValueError) as problem:
-                    # Nobody reads on, or the disk is full: the process itself must not wait for it.
+                    # The output is closed or the disk is full: the process must not wait for it.
                     if not lost:
                         lost = True
                         with contextlib.suppress(OSError, ValueError):
@@ -157,7 +157,7 @@ class Crew:
         self, number: int, process: subprocess.Popen[bytes], readers: list[threading.Thread]
     ) -> None:
         self._await_end(number, process.pid)
-        # Before its number is free again, what it started itself is ended with it.
+        # End its child processes too, before its process group can be reused.
         with self._lock:
             _kill_group(process.pid, signal.SIGKILL)
             code = process.wait()
@@ -169,7 +169,7 @@ class Crew:
         self._events.put(Exited(number, self._host, code, self._output.tail(number)))
 
     def _drain(self, number: int, reader: threading.Thread) -> None:
-        """Wait until all that a process wrote is read, but not for others that hold its pipe."""
+        """Wait until the output of a process is read, but not for others with the same pipe."""
         for _ in range(10):
             count = self._lines[number]
             reader.join(2.0)
@@ -183,7 +183,7 @@ class Crew:
             status = os.waitid(os.P_PID, pid, os.WEXITED | changes | os.WNOWAIT)
             if status is None or status.si_code not in (os.CLD_STOPPED, os.CLD_CONTINUED):
                 return
-            os.waitid(os.P_PID, pid, changes | os.WNOHANG)  # it is seen, and not seen again
+            os.waitid(os.P_PID, pid, changes | os.WNOHANG)  # consume this change
             continued = status.si_code == os.CLD_CONTINUED
             self._events.put(Paused(number, self._host, continued))
 

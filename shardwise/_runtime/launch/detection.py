@@ -1,8 +1,8 @@
-"""`jax.distributed.initialize()` without arguments, under the launcher.
+"""Support `jax.distributed.initialize()` without arguments, under the launcher.
 
-JAX asks its list of cluster environments who this process is. When the script imports JAX, one more
-is put at the head of that list, which reads what the launcher has set. JAX itself is not imported
-here: scripts may set variables first that JAX reads when it is imported.
+JAX queries a list of cluster environments for the number of this process. When the script imports
+JAX, an environment that reads the launcher's variables is inserted at the head of that list. JAX
+itself is not imported here: scripts may first set variables that JAX reads when it is imported.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ _MODULE = "jax._src.clusters"
 
 
 def install() -> None:
-    """Wait for JAX to be imported."""
+    """Add the launcher's environment as soon as the script imports JAX."""
     sys.meta_path.insert(0, _Finder())
 
 
 class _Finder:
-    """Finds one module as the others would, and does something once it is loaded."""
+    """A finder that calls `_add` after one module is loaded."""
 
     def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
         if name != _MODULE:
@@ -32,16 +32,16 @@ class _Finder:
         spec = importlib.util.find_spec(name)
         if spec is not None and spec.loader is not None:
             loader: Any = spec.loader
-            loader.exec_module = _then(loader.exec_module, _add)
+            loader.exec_module = _then_add(loader.exec_module)
         return spec
 
 
-def _then(load: Callable[[Any], None], act: Callable[[Any], None]) -> Callable[[Any], None]:
-    def both(module: Any) -> None:
+def _then_add(load: Callable[[Any], None]) -> Callable[[Any], None]:
+    def load_and_add(module: Any) -> None:
         load(module)
-        act(module)
+        _add(module)
 
-    return both
+    return load_and_add
 
 
 def _add(clusters: Any) -> None:

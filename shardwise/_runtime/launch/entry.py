@@ -1,4 +1,4 @@
-"""The port of the first launcher: admit launchers of this job, report and reject all others."""
+"""The port of the first launcher: admit launchers of this job, report and reject others."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from .output import Output
 from .wire import SILENCE, Wire
 
 AT_ONCE = 64
-"""How many strangers are listened to at a time."""
+"""The maximum number of simultaneous handshakes."""
 
 LINES = 50
-"""How many rejections are reported, each address and reason once."""
+"""The maximum number of reported rejections; each address and reason is reported once."""
 
 
-class Entry:
-    """Listens for launchers, and posts `Joined` for each that is one of this job.
+class Listener:
+    """Listens for launchers, and posts `Joined` for each launcher of this job.
 
     Args:
-        job: What to run, with the address and the secret.
-        events: Where they are posted.
-        output: Where others are reported.
+        job: The job, with the address and the secret.
+        events: The queue for events.
+        output: The output, for reports about rejected connections.
     """
 
     def __init__(self, job: Job, events: queue.SimpleQueue[Any], output: Output) -> None:
@@ -65,8 +65,8 @@ class Entry:
                 explain_error(
                     f"{error.strerror or error}.",
                     where=f"--coordinator {host}:{port}",
-                    rule="The launcher of machine 0 listens there: an address of this machine, a "
-                    "port that nobody else holds.",
+                    rule="The launcher of machine 0 listens there: on an address of this machine "
+                    "and an unused port.",
                     remedy="end the other launcher, or choose another port on all machines.",
                 )
             ) from None
@@ -84,7 +84,7 @@ class Entry:
 
     def _greet(self, connection: socket.socket, host: str) -> None:
         wire = Wire(connection)
-        timer = threading.Timer(SILENCE, wire.close)  # one that sends a byte now and then
+        timer = threading.Timer(SILENCE, wire.close)  # for a client that sends single bytes
         timer.daemon = True
         timer.start()
         try:
@@ -94,7 +94,7 @@ class Entry:
             self._report(host, str(error))
             wire.close()
         except OSError:
-            wire.close()  # it has hung up, or said nothing
+            wire.close()  # it disconnected, or sent nothing
         finally:
             timer.cancel()
             self._places.release()

@@ -1,4 +1,4 @@
-"""Events: what launchers report to each other, and their threads to them."""
+"""The events that launchers, and the threads of a launcher, report."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Exited:
-    """A process has ended. `code` is negative for a signal; `words` are the end of its output."""
+    """A process ended. `code` is negative for a signal; `words` end its standard error."""
 
     process: int
     host: str
@@ -20,9 +20,9 @@ class Exited:
 
 @dataclass(frozen=True)
 class Reported:
-    """A process says why it fails, and how it will exit; `peer`: because another one did.
+    """A process reports why it fails and its exit code; `peer` if another process failed first.
 
-    `left` is the process that it waits for although that process has ended its script.
+    `left` is a process that it waits for although that process has ended its script.
     """
 
     process: int
@@ -35,7 +35,7 @@ class Reported:
 
 @dataclass(frozen=True)
 class Ended:
-    """A process has come to the end of its script; it may still wait for the others there."""
+    """A process reached the end of its script; it may still wait for others there."""
 
     process: int
     host: str
@@ -43,7 +43,7 @@ class Ended:
 
 @dataclass(frozen=True)
 class Paused:
-    """A process was stopped by a signal, or continued: it is there and does nothing."""
+    """A process was stopped by a signal (SIGSTOP), or continued."""
 
     process: int
     host: str
@@ -52,19 +52,19 @@ class Paused:
 
 @dataclass(frozen=True)
 class Progressed:
-    """A process has stored something: the attempt made progress."""
+    """A process stored a checkpoint: the attempt made progress."""
 
 
 @dataclass(frozen=True)
 class Signalled:
-    """A launcher was sent a signal."""
+    """A launcher received a signal."""
 
     number: int
 
 
 @dataclass(frozen=True)
 class Joined:
-    """The launcher of another machine has come."""
+    """The launcher of another machine joined."""
 
     node: int
     wire: Any
@@ -88,7 +88,7 @@ class Message:
     message: dict[str, Any]
 
 
-_SAID = {
+_KINDS = {
     "exited": Exited,
     "reported": Reported,
     "ended": Ended,
@@ -99,17 +99,17 @@ _SAID = {
 
 def to_message(event: Any) -> dict[str, Any]:
     """Return an event as a message to another launcher."""
-    (name,) = (name for name, kind in _SAID.items() if isinstance(event, kind))
+    (name,) = (name for name, kind in _KINDS.items() if isinstance(event, kind))
     return {"say": name, **dataclasses.asdict(event)}
 
 
 def from_message(message: dict[str, Any]) -> Any:
-    """Return the event in a message, or None if it is an answer and no event.
+    """Return the event in a message, or None if it is an answer and not an event.
 
     Raises:
-        ValueError: It has other fields than the event.
+        ValueError: Its fields are not those of the event.
     """
-    kind = _SAID.get(str(message.get("say")))
+    kind = _KINDS.get(str(message.get("say")))
     if kind is None:
         return None
     fields = {field.name: field for field in dataclasses.fields(kind)}
@@ -134,10 +134,10 @@ def describe_exit(code: int) -> str:
     except ValueError:
         name = f"signal {-code}"
     hint = {
-        "SIGKILL": ", which nothing in the program can catch (out of memory, perhaps)",
+        "SIGKILL": ", which the program cannot catch (possibly out of memory)",
         "SIGSEGV": ", a crash in native code",
-        "SIGBUS": ", a file that shrank while it was mapped, perhaps",
-        "SIGABRT": ", by native code that gave up: JAX does so when it loses the others",
+        "SIGBUS": ", possibly a file that shrank while it was mapped",
+        "SIGABRT": ", an abort in native code: JAX aborts when it loses the other processes",
     }.get(name, "")
     return f"killed by {name}{hint}"
 
@@ -146,5 +146,5 @@ _ENDED = (128 + signal.SIGINT, 128 + signal.SIGTERM)
 
 
 def exit_code(code: int) -> int:
-    """As a shell counts them: 128 and the signal."""
+    """Return the exit code that a shell would report: 128 plus the signal."""
     return 128 - code if code < 0 else code

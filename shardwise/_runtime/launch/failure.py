@@ -1,9 +1,9 @@
-"""Which process failed first, out of what was heard of all of them.
+"""Determine which process failed first.
 
 The first exit that a launcher sees need not be the cause: a process that raises takes a moment to
-end, and one that lost its connection to it may be gone before. What a process says of itself, and
-a signal that nobody here sent, come before what follows from them. One that has ended well is the
-cause, too, where another process reports that it still waits for it.
+end, and one that lost its connection to it may end earlier. So exits are ranked: a process's own
+report of an error, and a signal that the launcher did not send, precede their consequences. A
+process that ended successfully can be the cause, if another one reports that it still waits for it.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from .events import Exited, Lost, Reported, describe_exit, exit_code
 
 _BROKEN = ("Connection closed by peer", "Connection reset by peer", "ncclRemoteError")
 _SHOWN = 20
-"""Lines of a process's standard error that are shown, at most."""
-_PEER = 77  # how a process exits that was ended because another one had failed
+"""The maximum number of lines of standard error in a report."""
+_PEER = 77  # the exit code of a process that was ended because another one failed
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Failure:
         how: How it ended, as a clause.
         words: The last lines of its standard error.
         code: The exit code that the launcher ends with.
-        outside: Whether somebody outside the program ended it.
+        outside: Whether something outside the program ended it.
     """
 
     who: str
@@ -43,7 +43,7 @@ class Failure:
 
     @property
     def brief(self) -> str:
-        """With no more than its last words."""
+        """Return the report with only the last lines."""
         return self._with_lines(4)
 
     def _with_lines(self, most: int) -> str:
@@ -52,7 +52,7 @@ class Failure:
 
     @property
     def line(self) -> str:
-        """In one line, and without what differs from attempt to attempt."""
+        """Return it in one line that is the same for equal failures of several attempts."""
         last = self.words.strip().splitlines()[-1:] or [""]
         return f"{self.how}: {last[0]}"
 
@@ -60,16 +60,16 @@ class Failure:
 Evidence = Exited | Reported | Lost
 
 FOLLOWS = 2
-"""The rank of what follows from another failure."""
+"""The rank of consequences of another failure."""
 
 
 def first_failure(evidence: list[Evidence], paused: Mapping[int, str] | None = None) -> Failure:
-    """Return the cause among what was heard, in the order it was heard.
+    """Return the cause of the events, given in order of arrival.
 
     Args:
-        evidence: What was heard.
-        paused: The processes that a signal has stopped, and their hosts: where others give up, it
-            is these that they waited for.
+        evidence: The events.
+        paused: The processes that a signal has stopped, and their hosts: if others give up, they
+            waited for these.
     """
     cause = min(causes(evidence), key=rank)
     if paused and rank(cause) >= FOLLOWS:
@@ -98,25 +98,25 @@ def _described(cause: Evidence) -> str:
 
 
 def is_known(evidence: list[Evidence]) -> bool:
-    """Return whether something was heard that need not follow from another failure."""
+    """Return whether an event is not just a consequence of another failure."""
     return any(rank(cause) < FOLLOWS for cause in causes(evidence))
 
 
 def causes(evidence: list[Evidence]) -> list[Evidence]:
-    """Return the evidence without the exits of processes that reported the reason before."""
+    """Return the evidence without the exits of processes that reported their reason."""
     reported = {
         (report.process, report.code) for report in evidence if isinstance(report, Reported)
     }
     return [e for e in evidence if not (isinstance(e, Exited) and (e.process, e.code) in reported)]
 
 
-def rank(one: Evidence) -> int:
+def rank(event: Evidence) -> int:
     """Return the distance from the cause: 0 is the cause, `FOLLOWS` or more a consequence."""
-    if isinstance(one, Lost):
+    if isinstance(event, Lost):
         return 1
-    if isinstance(one, Reported):
-        broken = any(phrase in one.words for phrase in _BROKEN)
-        return 1 if one.left else 3 if one.peer else FOLLOWS if broken else 0
-    if one.code == -signal.SIGABRT:
+    if isinstance(event, Reported):
+        broken = any(phrase in event.words for phrase in _BROKEN)
+        return 1 if event.left else 3 if event.peer else FOLLOWS if broken else 0
+    if event.code == -signal.SIGABRT:
         return FOLLOWS
-    return 3 if one.code == _PEER else 0
+    return 3 if event.code == _PEER else 0

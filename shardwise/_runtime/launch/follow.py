@@ -1,4 +1,4 @@
-"""The launcher of any machine but the first: does what the first one says."""
+"""The launcher of a machine other than the first: it follows the orders of the first."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class Follower:
     """The launcher of another machine.
 
     Args:
-        job: What to run.
+        job: The job.
         crew: The processes of this machine.
-        events: What happens here, and what the first launcher orders.
-        output: Where to say so.
+        events: Events of this machine, and orders of the first launcher.
+        output: The output, for messages.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class Follower:
                 )
             ) from None
         except OSError:
-            wire.close()  # gone again: whoever listens notices, and dials anew
+            wire.close()  # the listener notices, and connects again
 
     def _is_signalled(self) -> bool:
         try:
@@ -93,7 +93,7 @@ class Follower:
         return self._signal is not None
 
     def _follow(self, wire: Wire) -> int | None:
-        """Until the end, or until the connection is lost: then None."""
+        """Follow orders; return the exit code, or None if the connection was lost."""
         while True:
             event = self._events.get()
             if isinstance(event, Message):
@@ -103,7 +103,7 @@ class Follower:
             elif isinstance(event, Exited | Reported | Ended | Paused):
                 wire.send(**to_message(event))
             elif isinstance(event, Signalled):
-                if self._signal is not None:  # a second one: now
+                if self._signal is not None:  # the second signal
                     self._crew.stop(0)
                 self._signal = event.number
                 self._crew.signal(event.number)
@@ -137,13 +137,13 @@ class Follower:
                     message["words"],
                     where=f"refused by the launcher of machine 0 at {self._job.coordinator[0]}",
                     rule="All machines run the same script with the same versions and arguments.",
-                    remedy="make them alike, and start this launcher again.",
+                    remedy="use the same ones, and start this launcher again.",
                 )
             )
         return None
 
     def _drain(self) -> None:
-        """Forget the ends of processes that were stopped, and nothing else."""
+        """Drop the events of processes that were stopped, and keep all others."""
         remaining = []
         while not self._events.empty():
             event = self._events.get()

@@ -1,11 +1,11 @@
-"""How two launchers recognise each other: a job secret that both know and neither sends.
+"""Mutual authentication of two launchers with a job secret that neither sends.
 
-The first launcher sends a number drawn at random; the other one answers with what it is, a random
-number of its own, and a proof, an HMAC of both numbers and its words under the secret. The first
-launcher proves itself in the same way. Both derive the key of the connection from the two numbers.
+The first launcher sends a nonce. The other one answers with its description, another nonce and a
+proof: an HMAC of the first nonce and its answer under the secret. The first launcher proves its
+knowledge of the secret in the same way. Both derive the key of the connection from the two nonces.
 
-Without a secret the same is done with an empty one: that keeps out strangers by accident, but
-whoever speaks this protocol and can reach the port is let in.
+Without a secret the same protocol runs with an empty one: it rejects accidental connections, but
+admits any client that implements the protocol and can reach the port.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from .wire import Wire, shown
 
 PROTOCOL = 2
 VARIABLE = "SHARDWISE_SECRET"
-FEWEST = 16
-"""Characters of the shortest secret."""
+MIN_LENGTH = 16
+"""The minimum number of characters of a secret."""
 
 
 class RejectedError(Exception):
-    """The other side is not a launcher of this job; the text says why, as a clause."""
+    """The other side is not a launcher of this job; the message is the reason, as a clause."""
 
 
 def read_secret(path: Path | None) -> bytes:
@@ -42,7 +42,7 @@ def read_secret(path: Path | None) -> bytes:
     secret = text.strip()
     if path is None and not secret:
         return b""
-    if len(secret) < FEWEST:
+    if len(secret) < MIN_LENGTH:
         raise _bad_secret(source, f"it has {len(secret)} characters")
     if open_to_all:
         raise _bad_secret(source, "other users may read it", f"chmod 600 {path}")
@@ -54,15 +54,15 @@ def _bad_secret(where: str, what: str, remedy: str = "") -> ShardwiseError:
         explain_error(
             f"{what}.",
             where=f"the job secret in {where}",
-            rule=f"It is a text of at least {FEWEST} characters, the same on all machines, that "
-            "nobody else can read.",
+            rule=f"It is a text of at least {MIN_LENGTH} characters, the same on all machines, "
+            "readable by this user only.",
             remedy=remedy or "head -c 32 /dev/urandom | base64 > FILE; chmod 600 FILE",
         )
     )
 
 
 def admit(wire: Wire, secret: bytes) -> dict[str, Any]:
-    """Recognise a launcher that joins, as the first one; return what it says of itself.
+    """Authenticate a launcher that joins; return its description.
 
     Raises:
         RejectedError: It is not a launcher of this job.
@@ -85,16 +85,16 @@ def admit(wire: Wire, secret: bytes) -> dict[str, Any]:
 
 
 def join(wire: Wire, secret: bytes, hello: dict[str, Any]) -> None:
-    """Be recognised by the first launcher, and recognise it.
+    """Authenticate with the first launcher, in both directions.
 
     Raises:
-        RejectedError: It is not a launcher of this job, or does not take this one for one.
+        RejectedError: It is not a launcher of this job, or rejects this one.
         OSError: The connection is gone.
     """
     try:
         greeting = wire.receive()
         if greeting.get("shardwise") != "launch" or not isinstance(greeting.get("nonce"), str):
-            raise RejectedError("what listens there is not shardwise launch of this version")
+            raise RejectedError("the program there is not shardwise launch of this version")
         if greeting.get("protocol") != PROTOCOL:
             raise RejectedError(_other_version(greeting.get("protocol")))
         nonce = secrets.token_hex(16)
@@ -112,12 +112,12 @@ def join(wire: Wire, secret: bytes, hello: dict[str, Any]) -> None:
 
 
 def _unfit(answer: dict[str, Any]) -> str:
-    """Return why this is no answer of a launcher; empty if it may be one."""
+    """Return why this is not the answer of a launcher; "" if it may be one."""
     if answer.get("protocol") != PROTOCOL:
         is_ours = {"node", "signature"} <= answer.keys()
         if is_ours:
             return _other_version(answer.get("protocol"))
-        return f"it sent {shown(json.dumps(answer))}, which is no message of shardwise launch"
+        return f"it sent {shown(json.dumps(answer))}, which is not a message of shardwise launch"
     fields = {"node": int, "processes": int, "signature": dict, "nonce": str, "proof": str}
     for name, kind in fields.items():
         if type(answer.get(name)) is not kind:
@@ -142,17 +142,17 @@ def _unproved(secret: bytes, answer: dict[str, Any], nonce: str) -> str:
     return f"its job secret is another one{hint}"
 
 
-def _same(found: Any, right: str) -> bool:
-    return isinstance(found, str) and hmac.compare_digest(found.encode(), right.encode())
+def _same(proof: Any, expected: str) -> bool:
+    return isinstance(proof, str) and hmac.compare_digest(proof.encode(), expected.encode())
 
 
-def _mac(secret: bytes, who: str, words: str) -> str:
-    return hmac.new(secret, f"{who} {words}".encode(), hashlib.sha256).hexdigest()
+def _mac(secret: bytes, role: str, text: str) -> str:
+    return hmac.new(secret, f"{role} {text}".encode(), hashlib.sha256).hexdigest()
 
 
-def _key(secret: bytes, words: str) -> bytes:
-    return hmac.new(secret, f"key {words}".encode(), hashlib.sha256).digest()
+def _key(secret: bytes, nonces: str) -> bytes:
+    return hmac.new(secret, f"key {nonces}".encode(), hashlib.sha256).digest()
 
 
-def _canonical(words: dict[str, Any]) -> str:
-    return json.dumps(words, sort_keys=True)
+def _canonical(message: dict[str, Any]) -> str:
+    return json.dumps(message, sort_keys=True)

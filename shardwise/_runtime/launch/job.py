@@ -1,4 +1,4 @@
-"""What is to be launched, checked before anything is started."""
+"""The job to launch, validated before anything is started."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ class Job:
         command: The script or the module, and its arguments.
         module: Whether it is a module.
         processes: Processes on this machine.
-        devices: Virtual CPU devices of each process; None for the accelerators there are.
-        nodes: How many machines.
-        node: Which one this is.
+        devices: Virtual CPU devices of each process; None to use the accelerators.
+        nodes: The number of machines.
+        node: The number of this machine.
         coordinator: `(host, port)` where the launcher of node 0 listens.
-        restarts: How often to start again after a failure.
+        restarts: The maximum number of restarts after failures.
         timeout: Seconds to wait for other machines, and for processes to join.
         grace: Seconds that processes have to save after a signal.
         log_dir: A folder for the output of each process; None to show it.
-        secret: What the launchers of the job recognise each other by; empty for none.
+        secret: The secret with which the launchers authenticate; empty for none.
     """
 
     command: tuple[str, ...]
@@ -48,7 +48,7 @@ class Job:
     secret: bytes = field(default=b"", repr=False)
 
     def check(self) -> None:
-        """Raise on what cannot be run."""
+        """Raise if the job cannot be run."""
         for name, value, minimum in (
             ("--processes", self.processes, 1),
             ("--devices", self.devices, 1),
@@ -68,7 +68,7 @@ class Job:
         if self.nodes > 1 and not self.coordinator[1]:
             raise _wrong(
                 f"--nodes {self.nodes} without --coordinator",
-                "The launchers meet at an address of machine 0.",
+                "The launchers connect to an address of machine 0.",
                 "--coordinator HOST:PORT, the same on all machines",
             )
         self._check_script()
@@ -87,7 +87,7 @@ class Job:
             raise _wrong(f"the script {script!r}", "There is no such file here.", "-m for a module")
 
     def signature(self) -> dict[str, Any]:
-        """What has to be the same on all machines."""
+        """Return the facts that must be the same on all machines."""
         path = Path(self.command[0])
         script = "" if self.module else hashlib.sha256(path.read_bytes()).hexdigest()[:12]
         return {
@@ -101,7 +101,7 @@ class Job:
 
 
 def deal_devices(job: Job) -> list[str] | None:
-    """The value of CUDA_VISIBLE_DEVICES for each process; None where nothing is to be dealt out."""
+    """Return CUDA_VISIBLE_DEVICES for each process; None if it is not to be set."""
     if job.devices is not None or job.processes == 1:
         return None
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -115,7 +115,7 @@ def deal_devices(job: Job) -> list[str] | None:
     if len(gpus) % job.processes:
         raise _wrong(
             f"--processes {job.processes} for {len(gpus)} accelerators",
-            "Each process has as many accelerators as the others.",
+            "All processes have the same number of accelerators.",
             f"--processes {len(gpus)}, or --devices N for virtual CPU devices",
         )
     count = len(gpus) // job.processes
@@ -123,7 +123,7 @@ def deal_devices(job: Job) -> list[str] | None:
 
 
 def parse_address(text: str) -> tuple[str, int]:
-    """`HOST:PORT` as a pair."""
+    """Parse `HOST:PORT`."""
     host, _, port = text.rpartition(":")
     if not host or not port.isdigit() or not 0 < int(port) < 65536:
         raise _wrong(f"--coordinator {text}", "An address is HOST:PORT.", "10.0.0.1:9000")

@@ -1,7 +1,7 @@
-"""A small process that outlives the launcher, to end what a killed launcher leaves behind.
+"""A small process that outlives the launcher, to end the processes that a killed launcher leaves.
 
-It knows the process groups, reads from a pipe that only the launcher holds, and when the pipe
-closes, however the launcher ended, it kills what is left of them.
+It reads the process groups from a pipe that only the launcher has open. When the pipe closes,
+however the launcher ended, it kills the remaining groups.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import signal
 
 
 class Keeper:
-    """Made by the launcher before it has any threads."""
+    """The keeper process; the launcher creates it before it starts any threads."""
 
     def __init__(self) -> None:
         reading, self._pipe = os.pipe()
@@ -25,19 +25,19 @@ class Keeper:
         os.close(reading)
 
     def add(self, group: int) -> None:
-        """A process group to end with the launcher."""
+        """Add a process group to end with the launcher."""
         self._write(f"+{group}\n")
 
     def remove(self, group: int) -> None:
-        """It has ended by itself."""
+        """Remove a process group that has ended."""
         self._write(f"-{group}\n")
 
     def _write(self, text: str) -> None:
-        with contextlib.suppress(OSError):  # somebody has killed the keeper
+        with contextlib.suppress(OSError):  # the keeper was killed
             os.write(self._pipe, text.encode())
 
     def close(self) -> None:
-        """Let it go: it ends what is still there."""
+        """Close the pipe: the keeper ends the remaining groups."""
         os.close(self._pipe)
         with contextlib.suppress(ChildProcessError):
             os.waitpid(self._pid, 0)

@@ -1,4 +1,4 @@
-"""The launcher that leads: starts everybody, notices failures, starts again, ends."""
+"""The leading launcher: it starts all processes, detects failures, restarts and ends the job."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from ..._base.errors import ShardwiseError, explain_error
 from .crew import FAILED_GRACE, Crew
-from .entry import Entry
+from .entry import Listener
 from .events import (
     Ended,
     Exited,
@@ -29,25 +29,26 @@ from .output import Output
 from .wire import Wire, shown
 
 SETTLE = 0.7
-"""Seconds after the first bad news in which its cause may still come in."""
+"""Seconds to wait for the cause after the first failure event."""
 
 PATIENCE = 15.0
-"""Seconds in which it may come in, as long as all that was heard follows from something else."""
+"""Seconds to wait for the cause while all events are consequences of an unknown failure."""
 
 LOOP = 3
-"""So many attempts that failed alike, each of them soon and in vain, are a crash loop."""
+"""This many equal failures in a row, each soon after the start, are a crash loop."""
 
 SOON = 30.0
+"""Seconds after the start in which a failure counts for a crash loop."""
 
 
 class Lead:
     """The launcher of node 0, or of the only machine.
 
     Args:
-        job: What to run.
+        job: The job.
         crew: The processes of this machine.
-        events: What happens, here and elsewhere.
-        output: Where to say so.
+        events: The events of all machines.
+        output: The output, for messages.
     """
 
     def __init__(
@@ -62,8 +63,8 @@ class Lead:
         """The processes that a signal has stopped, and their hosts."""
 
     def run(self) -> int:
-        """Run the job to its end; gives the exit code."""
-        entry = Entry(self._job, self._events, self._output) if self._job.nodes > 1 else None
+        """Run the job to its end; return the exit code."""
+        entry = Listener(self._job, self._events, self._output) if self._job.nodes > 1 else None
         history: list[tuple[str, bool]] = []
         code = 1
         try:
@@ -84,7 +85,7 @@ class Lead:
                 if self._is_loop(history):
                     self._output.say(
                         f"{LOOP} attempts in a row failed alike within {SOON:g} s of their start: "
-                        f"a crash loop, which starting again does not end.\n{failure.brief}"
+                        f"a crash loop, which another restart would not end.\n{failure.brief}"
                     )
                     break
                 if remaining:
@@ -92,7 +93,7 @@ class Lead:
                         f"starting again after an attempt of {seconds:.0f} s, {remaining} "
                         f"restart{'s' * (remaining > 1)} left"
                     )
-                elif self._output.interrupted:  # repeat the failure: it should be read last
+                elif self._output.interrupted:  # repeat the failure, so that it is the last message
                     self._output.say(failure.brief)
             return code
         finally:
@@ -104,14 +105,14 @@ class Lead:
                 wire.close()
 
     @staticmethod
-    def _is_loop(alike: list[tuple[str, bool]]) -> bool:
-        last = alike[-LOOP:]
+    def _is_loop(history: list[tuple[str, bool]]) -> bool:
+        last = history[-LOOP:]
         return len(last) == LOOP and len(set(last)) == 1 and last[0][1]
 
     # --- one attempt ------------------------------------------------------------------------
 
     def _attempt(self, attempt: int) -> Failure | None:
-        """Start everybody and wait; None if all ended well."""
+        """Start all processes and wait; return None if all succeeded."""
         self._progressed = False
         self._paused.clear()
         host = self._job.coordinator[0] if self._job.nodes > 1 else "127.0.0.1"
@@ -139,7 +140,7 @@ class Lead:
         return failure
 
     def _watch(self, running: set[int], leavers: Leavers) -> list[Evidence]:
-        """Until all have ended, or the first bad news."""
+        """Wait until all have ended, or for the first failure event."""
         deadline: float | None = None
         while running:
             remaining = 1.0 if deadline is None else deadline - time.monotonic()
@@ -152,7 +153,7 @@ class Lead:
             if isinstance(event, Ended):
                 leavers.add(event)
             elif isinstance(event, Signalled):
-                if deadline is not None:  # a second one: now
+                if deadline is not None:  # the second signal
                     break
                 deadline = time.monotonic() + self._job.grace
                 self._pass_on(event.number)
@@ -165,9 +166,9 @@ class Lead:
         return []
 
     def _settle(self, evidence: list[Evidence], leavers: Leavers, running: set[int]) -> None:
-        """Add to the evidence what comes in soon; longer, while it holds only consequences.
+        """Collect further evidence for a moment, or longer while there are only consequences.
 
-        Nothing more comes once no process is `running`.
+        Once no process is `running`, no more events arrive.
         """
         started = time.monotonic()
         while (elapsed := time.monotonic() - started) < PATIENCE:
@@ -193,7 +194,7 @@ class Lead:
             wire.send(do="signal", number=number)
 
     def _stop(self) -> None:
-        """End what still runs, everywhere, and wait for it."""
+        """End all processes that still run, and wait for them."""
         for wire in self._wires.values():
             wire.send(do="stop")
         self._crew.stop()
@@ -202,13 +203,13 @@ class Lead:
             event = self._next(remaining)
             if isinstance(event, Message) and event.message.get("say") == "stopped":
                 waiting.discard(event.node)
-        while self._next(0) is not None:  # the ends of processes that were stopped
+        while self._next(0) is not None:  # drop the events of stopped processes
             pass
 
     # --- the other machines -----------------------------------------------------------------
 
     def _next(self, seconds: float) -> Any:
-        """The next event; those of other launchers as if they had happened here."""
+        """Return the next event; messages of other launchers as the events they report."""
         try:
             event = self._events.get(timeout=max(seconds, 0.001))
         except queue.Empty:
@@ -250,7 +251,7 @@ class Lead:
         return received if event is None else event
 
     def _await_nodes(self) -> None:
-        """Until the launchers of all machines have joined."""
+        """Wait until the launchers of all machines have joined."""
         deadline = time.monotonic() + self._job.timeout
         reported = False
         while len(self._wires) < self._job.nodes - 1 and self._signal is None:
@@ -259,9 +260,10 @@ class Lead:
             if time.monotonic() > deadline:
                 raise ShardwiseError(
                     explain_error(
-                        f"machine {names} did not come within {self._job.timeout:g} s.",
+                        f"machine {names} did not join within {self._job.timeout:g} s.",
                         where=f"shardwise launch --nodes {self._job.nodes}",
-                        rule="The launcher is started on every machine, with its own --node.",
+                        rule="The launcher is started on every machine, each with a different "
+                        "--node.",
                         remedy="look at the launcher there; check the address, the port and "
                         "firewalls; --timeout waits longer.",
                     )
@@ -299,7 +301,7 @@ class Lead:
 
 
 def _text(value: Any) -> str:
-    """Return a value that another launcher sent as it may be printed, without quotes."""
+    """Return a value that another launcher sent, safe to print, without quotes."""
     return shown(str(value), 200)[1:-1]
 
 

@@ -1,8 +1,8 @@
-"""Processes that have come to the end of their script, while others have not.
+"""Processes that have reached the end of their script while others have not.
 
-JAX lets none of them go before all are there. Nothing needs to be wrong: one may have files to
-write. But one may as well wait in a collective for a process that does not come any more, which
-nobody can see from outside. So a line says who waits for whom, and when JAX gives up, who it was.
+JAX makes them wait for all others. That may be fine: one process may still write files. But it may
+also wait in a collective for a process that has ended, which the launcher cannot observe. So a
+message reports which process waits for which, and the process to blame when JAX gives up.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from .events import Ended, Exited
 from .failure import Evidence, Failure, is_known
 
 NOTICE = 30.0
-"""Seconds after the first end before a notice."""
+"""Seconds between the first end and the first message."""
 
 AGAIN = 4.0
-"""Factor by which the time to the next notice grows."""
+"""The factor by which the time to the next message grows."""
 
 _BARRIER = "Shutdown barrier has failed"
 
 
 class Leavers:
-    """Who has ended its script, of the processes of one attempt.
+    """The processes of one attempt that have ended their script.
 
     Args:
-        total: How many there are.
+        total: The number of processes.
     """
 
     def __init__(self, total: int) -> None:
@@ -42,7 +42,7 @@ class Leavers:
         self._hosts[event.process] = event.host
 
     def notice(self, alive: set[int]) -> str | None:
-        """Return a line on who waits for whom, if a notice is due."""
+        """Return a message about the processes that wait, if one is due."""
         elapsed = time.monotonic() - self._began
         waiting, running = alive & self._hosts.keys(), alive - self._hosts.keys()
         if not waiting or not running or elapsed < self._notice:
@@ -68,7 +68,7 @@ class Leavers:
 
 
 def still_running(ended: Collection[int], running: Collection[int], seconds: float) -> str:
-    """In a line: who has ended and who has not."""
+    """Return a message about the processes that have ended and those that have not."""
     return (
         f"{_named(ended)} came to the end of the script up to {seconds:.0f} s ago, "
         f"{_named(running)} did not yet; the job ends with the last of them"

@@ -1,4 +1,4 @@
-"""The output of the processes: shown with a prefix, or in a file each."""
+"""The output of the processes: shown with a prefix, or written to one file per process."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from typing import IO, Any
 
 _COLOURS = (36, 33, 35, 32, 34, 96, 93, 95)
 _TAIL = 200
-"""Lines of standard error that are kept of a process: what it failed with may be far from the end,
+"""The number of lines of standard error to keep per process: the error may be far from the end,
 before the stacks of its threads."""
 _WIDTH = 2000
-"""Characters of a line that are repeated when its process has failed."""
+"""The maximum number of characters of a line in a failure report."""
 _FRAME = "    @  "
 """The start of a frame in a native stack trace: dozens follow an error and would displace it."""
 _GREETING = re.compile(
@@ -25,17 +25,17 @@ _GREETING = re.compile(
 
 
 def _is_greeting(line: bytes) -> bool:
-    """Whether Gloo, which JAX uses on CPUs, says that all is well, amid what the script prints."""
+    """Return whether this is Gloo's message that all ranks are connected, which is of no use."""
     match = _GREETING.fullmatch(line)
     return match is not None and match[1] == match[2]
 
 
 class Output:
-    """Where the lines of all processes go.
+    """The destination of the lines of all processes.
 
     Args:
         log_dir: A folder for a file per process; None to show the lines with a prefix.
-        total: How many processes there are, for the width of the prefix.
+        total: The number of processes, for the width of the prefix.
     """
 
     def __init__(self, log_dir: Path | None, total: int) -> None:
@@ -44,16 +44,16 @@ class Output:
         self._files: dict[int, IO[bytes]] = {}
         self.tails: dict[int, collections.deque[str]] = {}
         self.interrupted = False
-        """Whether a process has shown a line since the launcher's last."""
+        """Whether a process printed a line after the launcher's last one."""
 
     def say(self, text: str) -> None:
-        """A line of the launcher's own."""
+        """Print a message of the launcher."""
         with self._lock:
             self.interrupted = False
             print(f"shardwise launch: {text}", file=sys.stderr, flush=True)
 
     def open(self, process: int, attempt: int) -> None:
-        """Begin with a process, before its first line."""
+        """Prepare for the output of a process."""
         self.tails[process] = collections.deque(maxlen=_TAIL)
         if self._log_dir is not None:
             folder = self._log_dir / f"attempt-{attempt}"
@@ -61,7 +61,7 @@ class Output:
             self._files[process] = (folder / f"process-{process}.log").open("ab", buffering=0)
 
     def line(self, process: int, line: bytes, error: bool) -> None:
-        """A line of a process; not shown is what Gloo says to standard output of each mesh."""
+        """Show or store a line of a process; Gloo's connection messages are not shown."""
         text = line.decode("utf-8", "replace").rstrip("\r\n")
         if error and not text.startswith(_FRAME):
             self.tails[process].append(text[:_WIDTH])
@@ -77,11 +77,11 @@ class Output:
             print(f"{self._prefix(process, stream)} {text}", file=stream, flush=True)
 
     def tail(self, process: int) -> str:
-        """The last lines of standard error, without the frames of native stack traces."""
+        """Return the last lines of standard error, without the frames of native stack traces."""
         return "\n".join(self.tails.get(process, ()))
 
     def close(self, process: int) -> None:
-        """After the last line of a process."""
+        """Close the file of a process, after its last line."""
         file = self._files.pop(process, None)
         if file is not None:
             file.close()

@@ -1,4 +1,4 @@
-"""Reports of a process to its launcher, through a pipe that only the two of them hold."""
+"""Reports of a process to its launcher, through a pipe."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import os
 from typing import Any
 
 
-def is_heard() -> bool:
+def has_launcher() -> bool:
     """Return whether there is a launcher."""
     return os.environ.get("SHARDWISE_REPORT", "").isdigit()
 
 
-def tell(**message: Any) -> None:
+def send(**message: Any) -> None:
     """Send a report, if there is a launcher; an empty one means that something was stored."""
-    if is_heard():
+    if has_launcher():
         with contextlib.suppress(OSError):
             os.write(int(os.environ["SHARDWISE_REPORT"]), (json.dumps(message) + "\n").encode())

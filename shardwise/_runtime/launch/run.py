@@ -1,4 +1,4 @@
-"""`run`: one launcher, from its first signal handler to its last process."""
+"""`run`: run one launcher."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from .keeper import Keeper
 from .lead import Lead
 from .output import Output
 
-PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def run(job: Job) -> int:
-    """Run a job on this machine; gives the exit code."""
+    """Run a job on this machine; return the exit code."""
     job.check()
     events: queue.SimpleQueue[Any] = queue.SimpleQueue()
     keeper = Keeper()
@@ -38,7 +38,7 @@ def run(job: Job) -> int:
 @contextlib.contextmanager
 def _signals_to(events: queue.SimpleQueue[Any]) -> Iterator[None]:
     handlers = {
-        number: signal.signal(number, lambda n, _: events.put(Signalled(n))) for number in PASSED_ON
+        number: signal.signal(number, lambda n, _: events.put(Signalled(n))) for number in FORWARDED
     }
     try:
         yield

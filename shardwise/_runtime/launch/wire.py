@@ -1,8 +1,8 @@
-"""Messages between two launchers: lines of JSON over TCP, with signs of life in between.
+"""Messages between two launchers: lines of JSON over TCP, with heartbeats in between.
 
-Once the handshake (`handshake.py`) has agreed on a key, every line begins with a code computed from
-the key, the direction, the number of the message and its text. A line that somebody else wrote, or
-that was repeated or left out, does not fit, and ends the connection.
+After the handshake (`handshake.py`) has agreed on a key, every line begins with an authentication
+code of the key, the direction, the number of the message and its text. A forged, repeated or
+missing line does not match, and ends the connection.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-SIGN = 1.0
-"""Seconds between two signs of life."""
+HEARTBEAT = 1.0
+"""Seconds between two heartbeats."""
 
 SILENCE = 8.0
-"""Seconds without any, after which the other side is taken for gone."""
+"""Seconds without a message after which the connection counts as lost."""
 
 LONGEST = 1 << 20
-"""Bytes of the longest message."""
+"""The maximum size of a message in bytes."""
 
 
 class Wire:
-    """One connection; `listen` passes its messages to a function, `lost` its end."""
+    """A connection between two launchers."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection
@@ -43,13 +43,13 @@ class Wire:
         self._sending, self._receiving = Code(key, sends), Code(key, receives)
 
     def send(self, **message: Any) -> None:
-        """Send a message; a connection that is gone is noticed by whoever listens."""
+        """Send a message; a lost connection is reported by `listen`."""
         text = json.dumps(message).encode()
         with self._lock, contextlib.suppress(OSError):
             self._socket.sendall(self._sending.next(text) + text + b"\n")
 
     def receive(self) -> dict[str, Any]:
-        """Return the next message; raise OSError or ValueError where there is none."""
+        """Return the next message; raise OSError or ValueError if there is none."""
         while True:
             line = self._lines.readline(LONGEST)
             if not line:
@@ -63,7 +63,7 @@ class Wire:
     def listen(
         self, received: Callable[[dict[str, Any]], None], lost: Callable[[str], None]
     ) -> None:
-        """Pass messages on, in a thread, until the connection is gone; send signs of life."""
+        """Receive messages in a thread until the connection is lost; send heartbeats."""
 
         def read() -> None:
             try:
@@ -79,11 +79,11 @@ class Wire:
             threading.Thread(target=work, daemon=True).start()
 
     def _beat(self) -> None:
-        while not self._closed.wait(SIGN):
+        while not self._closed.wait(HEARTBEAT):
             self.send()
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self._closed.set()
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
@@ -99,7 +99,7 @@ class Code:
         self._key, self._direction, self._count = key, direction, 0
 
     def next(self, text: bytes) -> bytes:
-        """Return what goes before the next message."""
+        """Return the prefix of the next message."""
         if not self._key:
             return b""
         self._count += 1
@@ -107,10 +107,10 @@ class Code:
         return hmac.new(self._key, head + text, hashlib.sha256).hexdigest().encode() + b" "
 
     def remove(self, line: bytes) -> bytes:
-        """Return the text of the next message; raise ValueError if its code does not fit."""
+        """Return the text of the next message; raise ValueError if its code does not match."""
         code, text = line[:65], line[65:] if self._key else line
         if self._key and not hmac.compare_digest(code, self.next(text)):
-            raise ValueError(f"it sent {shown(line)}, which no launcher of this job has written")
+            raise ValueError(f"it sent {shown(line)}, which is not from a launcher of this job")
         return text
 
 
@@ -120,24 +120,24 @@ def _parse(text: bytes) -> dict[str, Any]:
     except (ValueError, RecursionError):
         message = None
     if not isinstance(message, dict):
-        raise ValueError(f"it sent {shown(text)}, which is no message of shardwise launch")
+        raise ValueError(f"it sent {shown(text)}, which is not a message of shardwise launch")
     return message
 
 
 def shown(data: bytes | str, most: int = 60) -> str:
-    """Return data that came from outside as it may be printed: quoted, escaped, not too long."""
+    """Return untrusted data safe to print: quoted, escaped and truncated."""
     text = data.decode("utf-8", "replace") if isinstance(data, bytes) else data
     text = text.rstrip("\r\n")
     return ascii(text if len(text) <= most else f"{text[:most]}...")
 
 
 def dial(address: tuple[str, int], limit: float, stop: Callable[[], bool]) -> Wire | str:
-    """Connect to the first launcher, as soon as it listens; or return why not.
+    """Connect to the first launcher as soon as it listens; return the reason if that fails.
 
     Args:
-        address: Where it listens.
+        address: The address on which it listens.
         limit: Seconds to try.
-        stop: Whether to give up.
+        stop: Returns whether to give up.
     """
     deadline, reason = time.monotonic() + limit, "it was not tried"
     while time.monotonic() < deadline and not stop():

@@ -12,12 +12,12 @@ from flax import nnx
 from ..._base.calls import DEVICES, public, public_methods
 from ..._base.errors import ArgumentError, ShardingError, a_type
 from ..._mesh import MeshLike
-from .nnx_variables import Held, Kind
+from .nnx_variables import Kind, Variables
 from .step.gradient import Objective, reduce_gradients
-from .step.layout import Layout
+from .step.layout import BatchLayout
 from .step.optimizers import extra_arguments, updating
-from .step.part import Place
-from .step.placement import Made, no_mesh
+from .step.part import BatchPart
+from .step.placement import Outputs, no_mesh
 from .step.runner import (
     Options,
     Runner,
@@ -94,10 +94,10 @@ class ObjectStep(TrainingStep):
         self.__name__ = step_name(loss)
         check_loss(loss, options.rng, "model")
         self._loss, self._options, self._statistics = loss, options, statistics
-        deletion = "the model", "build it anew, or use donate=False"
+        deletion = "the model", "create it again, or use donate=False"
         self._runner = Runner(self._program, options, deletion)
         self._kinds: dict[Any, Kind] = {}
-        self._made = Made()
+        self._outputs = Outputs()
 
     def __call__(
         self, model: Any, optimizer: Any, batch: Any, *, mesh: MeshLike | None = None
@@ -111,36 +111,36 @@ class ObjectStep(TrainingStep):
             mesh: Trace the step for this mesh instead, uncompiled: `sw.check`, `sw.explain` and
                 `sw.simulate` pass it.
         """
-        kind, variables = self._taken_apart(model, optimizer)
+        kind, variables = self._flatten(model, optimizer)
         *arrays, streams = (part.arrays for part in variables)
-        settled = self._made.are([leaf for part in arrays for leaf in part])
+        settled = self._outputs.are([leaf for part in arrays for leaf in part])
         if self._options.donate and mesh is None and not settled:
-            with no_mesh():  # the caller may hold arrays of a new model too
-                arrays = [self._made.owned(part) for part in arrays]
+            with no_mesh():  # the caller may also use the arrays of a new model
+                arrays = [self._outputs.donatable(part) for part in arrays]
         new, (streams, metrics) = self._runner(kind, arrays, streams, batch, mesh, settled)
         if mesh is None:
-            self._made.remember([leaf for part in new for leaf in part])
+            self._outputs.remember([leaf for part in new for leaf in part])
         for part, values in zip(variables, [*new, streams], strict=True):
             part.write(values)
         return metrics
 
     def lower(self, model: Any, optimizer: Any, batch: Any) -> jax.stages.Lowered:
         """Return the step lowered for these arguments: for its text, its memory and its cost."""
-        kind, variables = self._taken_apart(model, optimizer)
+        kind, variables = self._flatten(model, optimizer)
         *arrays, streams = (part.arrays for part in variables)
         return self._runner.lower(kind, arrays, streams, batch)
 
-    def _taken_apart(self, model: Any, optimizer: Any) -> tuple[Kind, tuple[Held, ...]]:
+    def _flatten(self, model: Any, optimizer: Any) -> tuple[Kind, tuple[Variables, ...]]:
         """Return the structure, and its variables: trained, other, of the optimizer, random
         streams."""
         _check_types(model, optimizer)
         graph, params, rest, streams = nnx.split(model, optimizer.wrt, _NOT_RNG, ...)
         optimizer_graph, state = nnx.split(optimizer)
         variables = (
-            Held(model, params),
-            Held(model, rest),
-            Held(optimizer, state),
-            Held(model, streams),
+            Variables(model, params),
+            Variables(model, rest),
+            Variables(optimizer, state),
+            Variables(model, streams),
         )
         shapes = tuple(leaf.shape for part in variables[::2] for leaf in part.arrays)
         key = graph, optimizer_graph, shapes, tuple(part.values for part in variables)
@@ -171,7 +171,7 @@ class ObjectStep(TrainingStep):
 
     def _program(
         self,
-        layout: Layout,
+        layout: BatchLayout,
         padded: bool,
         kind: Kind,
         arrays: list[Any],
@@ -207,7 +207,7 @@ class ObjectStep(TrainingStep):
         return arrays, (streams, metrics)
 
     def _call_loss(self, graph: Any, wrt: Any) -> Callable[..., Any]:
-        def loss(params: Any, state: Any, batch: Any, place: Place) -> Any:
+        def loss(params: Any, state: Any, batch: Any, place: BatchPart) -> Any:
             streams = _split(state["rngs"], place)
             model = nnx.merge(graph, params, state["model"], streams, copy=True)
             output = self._loss(model, batch, *self._options.keys(place))
@@ -222,8 +222,8 @@ class ObjectStep(TrainingStep):
 _NOT_RNG = nnx.Not(nnx.RngState)
 
 
-def _split(streams: Any, place: Place) -> Any:
-    """Return the random streams for one part of the batch, each with a key of its own."""
+def _split(streams: Any, place: BatchPart) -> Any:
+    """Return the random streams for one part of the batch, each with a different key."""
 
     def split(key: Any, count: Any) -> Any:
         return jax.random.fold_in(jax.random.fold_in(key, count), place.part)
@@ -275,7 +275,7 @@ def _check_types(model: Any, optimizer: Any) -> None:
         raise ArgumentError(
             f"optimizer is {a_type(optimizer)}",
             where="a data-parallel step",
-            rule="The optimizer is built once, from the model and what is to be trained of it.",
+            rule="The optimizer is created once, from the model and a filter of what to train.",
             remedy="optimizer = nnx.Optimizer(model, optax.adamw(1e-3), wrt=nnx.Param)",
         )
 
@@ -283,12 +283,12 @@ def _check_types(model: Any, optimizer: Any) -> None:
 def _check_match(optimizer: Any, params: Any) -> None:
     if not jax.tree.leaves(params):
         raise ShardingError(
-            f"wrt={optimizer.wrt} selects nothing of the model",
+            f"wrt={optimizer.wrt} selects no variable of the model",
             where="the optimizer",
             rule="wrt selects what is trained.",
             remedy="nnx.Optimizer(model, tx, wrt=nnx.Param)",
         )
-    refuse_integers(params, f"what wrt={optimizer.wrt} selects", "wrt=nnx.Param")
+    refuse_integers(params, f"the variables that wrt={optimizer.wrt} selects", "wrt=nnx.Param")
     expected = jax.eval_shape(lambda p: optimizer.tx.init(nnx.as_pure(p)), params)
     needed = [(x.shape, x.dtype) for x in jax.tree.leaves(expected)]
     actual = [(x.shape, x.dtype) for x in jax.tree.leaves(nnx.as_pure(optimizer.opt_state))]
@@ -314,6 +314,6 @@ def _restructured() -> ShardingError:
         where="the loss",
         rule="A loss may change values in a model, not add or remove variables or settings: "
         "the next step would be another program.",
-        remedy="take back what it sowed, nnx.pop(model, nnx.Intermediate), before it returns; "
-        "call model.train() before the first step.",
+        remedy="remove sown values before it returns, nnx.pop(model, nnx.Intermediate); call "
+        "model.train() before the first step.",
     )

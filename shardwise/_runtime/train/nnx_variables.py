@@ -13,7 +13,7 @@ import jax
 from flax import nnx
 
 
-class Held:
+class Variables:
     """The variables of an object's state, and the arrays in them.
 
     Args:
@@ -22,7 +22,7 @@ class Held:
 
     Attributes:
         arrays: The arrays.
-        values: The tree of what the variables hold; most hold an array, some a tree of them.
+        values: The tree of the variables' values; most are an array, some a tree of arrays.
     """
 
     def __init__(self, owner: Any, state: Any) -> None:
@@ -36,7 +36,7 @@ class Held:
         return jax.tree.structure(self._state)
 
     def write(self, arrays: list[Any]) -> None:
-        """Give the object new arrays."""
+        """Set the arrays of the object."""
         if not all(map(_is_variable, self._variables)):  # a bare array can only be replaced
             nnx.update(self._owner, jax.tree.unflatten(self.structure(), arrays))
             return
@@ -46,23 +46,23 @@ class Held:
 
 
 class Kind:
-    """The structure of a model and of its optimizer: what a program is compiled for.
+    """The structure of a model and of its optimizer, for which a program is compiled.
 
     Attributes:
         model: The graph of the model.
         optimizer: The graph of the optimizer.
     """
 
-    def __init__(self, model: Any, optimizer: Any, held: tuple[Held, ...]) -> None:
+    def __init__(self, model: Any, optimizer: Any, variables: tuple[Variables, ...]) -> None:
         self.model, self.optimizer = model, optimizer
-        self._trees = tuple(part.structure() for part in held)
+        self._trees = tuple(part.structure() for part in variables)
 
     def states(self, *parts: list[Any]) -> list[Any]:
-        """Return lists of arrays as the states that they came from."""
+        """Rebuild states from lists of their arrays."""
         return [jax.tree.unflatten(tree, p) for tree, p in zip(self._trees, parts, strict=True)]
 
     def flat(self, *states: Any) -> list[list[Any]]:
-        """States of this structure as lists of arrays."""
+        """Return states of this structure as lists of arrays."""
         return [tree.flatten_up_to(s) for tree, s in zip(self._trees, states, strict=True)]
 
 

@@ -12,9 +12,9 @@ from ..._base.calls import DEVICES, public, public_methods
 from ..._base.errors import ArgumentError, ShardingError, a_type, require
 from ..._mesh import MeshLike
 from .step.gradient import Objective, reduce_gradients
-from .step.layout import Layout
+from .step.layout import BatchLayout
 from .step.optimizers import extra_arguments, updating
-from .step.part import Place
+from .step.part import BatchPart
 from .step.placement import copied, no_mesh, on_mesh
 from .step.runner import (
     Options,
@@ -133,7 +133,7 @@ def data_parallel(
 
 
 class _Kind:
-    """The pytree structure of a state: what a step is compiled for, compared by identity.
+    """The pytree structure of a state, for which a step is compiled; compared by identity.
 
     Attributes:
         step: The step.
@@ -144,9 +144,9 @@ class _Kind:
 
     def __init__(self, step: DataParallel, structure: Any) -> None:
         self.step, self.structure = step, structure
-        self.made(structure)
+        self.set_output(structure)
 
-    def made(self, after: Any) -> None:
+    def set_output(self, after: Any) -> None:
         """Record the structure of the output state."""
         self.after, self.stable = after, after == self.structure
 
@@ -178,7 +178,7 @@ class DataParallel(TrainingStep):
         self._optimizer = optimizer
         self._kinds: dict[Any, _Kind] = {}
         self._objective = Objective(self._call_loss, options.has_aux, statistics)
-        deletion = "the state", "go on with the state that the last step gave"
+        deletion = "the state", "continue with the state that the last step returned"
         self._runner = Runner(self._program, options, deletion)
 
     def init(self, params: Any) -> TrainState:
@@ -228,7 +228,7 @@ class DataParallel(TrainingStep):
             raise ArgumentError(
                 f"state is {a_type(state)}",
                 where="a data-parallel step",
-                rule="A step takes the state that step.init or the step before gave.",
+                rule="A step takes the state that step.init or the previous step returned.",
                 remedy="state = step.init(params)",
             )
         leaves, structure = jax.tree.flatten(state)
@@ -254,8 +254,8 @@ class DataParallel(TrainingStep):
                 raise ShardingError(
                     "its opt_state belongs to another optimizer",
                     where="the state",
-                    rule="A state belongs to the step whose init gave it.",
-                    remedy="state = step.init(state.variables) begins anew with these params.",
+                    rule="A state belongs to the step whose init returned it.",
+                    remedy="state = step.init(state.variables) restarts with these params.",
                 )
             kind = self._kinds[structure] = _Kind(self, structure)
         return kind
@@ -288,11 +288,11 @@ class DataParallel(TrainingStep):
 
     def _program(
         self,
-        layout: Layout,
+        layout: BatchLayout,
         padded: bool,
         kind: _Kind,
         leaves: list[Any],
-        _kept: tuple[()],
+        _streams: tuple[()],
         batch: Any,
         count: Any,
     ) -> tuple[list[Any], dict[str, Any]]:
@@ -324,10 +324,10 @@ class DataParallel(TrainingStep):
         metrics = report(self._options, reduced, params)
         new = TrainState(params, opt_state, state.step + 1, collections)
         leaves, new_structure = jax.tree.flatten(new)
-        kind.made(new_structure)
+        kind.set_output(new_structure)
         return leaves, metrics
 
-    def _call_loss(self, params: Any, collections: Any, batch: Any, place: Place) -> Any:
+    def _call_loss(self, params: Any, collections: Any, batch: Any, place: BatchPart) -> Any:
         variables = TrainState(params, None, None, collections).variables
         output = self._loss(variables, batch, *self._options.keys(place))
         if not self._mutable:
@@ -338,11 +338,11 @@ class DataParallel(TrainingStep):
         if set(updates) != set(self._mutable):
             raise _no_updates(self._mutable, sorted(updates))
         for name in self._mutable:
-            _check_kept(name, collections[name], updates[name])
+            _check_unchanged(name, collections[name], updates[name])
         return output, {**collections, **updates}
 
 
-def _check_kept(name: str, old: Any, new: Any) -> None:
+def _check_unchanged(name: str, old: Any, new: Any) -> None:
     """Raise if a collection has grown: the next step would need another program."""
 
     def shapes(tree: Any) -> dict[str, tuple[int, ...]]:
@@ -361,13 +361,13 @@ def _check_kept(name: str, old: Any, new: Any) -> None:
             f"{name}.{first} was {shape[0]} before it and is {shape[1]} after it",
             where="the loss",
             rule="A collection that a loss updates keeps its arrays and their shapes.",
-            remedy="what is sown or collected anew in every step is left out of mutable and of "
-            "the variables given to step.init; return it as a metric, with has_aux=True.",
+            remedy="omit collections that are sown anew in every step from mutable and from the "
+            "variables passed to step.init; return them as metrics, with has_aux=True.",
         )
 
 
-def _no_updates(mutable: tuple[str, ...], found: list[str] | None = None) -> ShardingError:
-    problem = "it returned no updated collections" if found is None else f"it returned {found}"
+def _no_updates(mutable: tuple[str, ...], names: list[str] | None = None) -> ShardingError:
+    problem = "it returned no updated collections" if names is None else f"it returned {names}"
     return ShardingError(
         f"{problem}; mutable names {list(mutable)}",
         where="the loss",

@@ -11,15 +11,15 @@ from typing import Any
 
 from ..lanes import Lanes
 from ..spans import Span
-from .source import Source
-from .stream import Staged, Stream
+from .source import DataSource
+from .stream import Staged, StepStream
 
 SMALL = 1 << 21
 """The most bytes of a step that is read without threads."""
 
 
-class Direct(Stream):
-    """Steps that are read when they are taken; see `Stream`."""
+class Direct(StepStream):
+    """Steps that are read when they are taken; see `StepStream`."""
 
     def __enter__(self) -> Direct:
         return self
@@ -34,7 +34,7 @@ class Direct(Stream):
             span = next(self._spans, None)
             if span is None:
                 break
-            round_.append(self._put(len(round_), span, self._read_one(span)))
+            round_.append(self._put(len(round_), span, self._read_step(span)))
         return round_
 
     def release(self, steps: int) -> None:
@@ -47,13 +47,13 @@ class Direct(Stream):
 
 
 def stream(
-    source: Source,
+    source: DataSource,
     spans: Iterator[Span],
     batch: int,
     lanes: Lanes,
     asked_to_end: Callable[[], bool] = lambda: False,
-) -> Stream:
+) -> StepStream:
     """Return the stream for these steps and devices, with threads or without."""
     small = batch * sum(row.size for row in source.rows) <= SMALL
-    kind = Direct if small and source.at_hand and lanes.on_host else Stream
+    kind = Direct if small and source.at_hand and lanes.on_host else StepStream
     return kind(source, spans, batch, lanes, asked_to_end)

@@ -17,8 +17,8 @@ from .lists import array_of, leaves_of, refuse_bare
 from .mapped import mapped_file
 from .source import (
     SAMPLES,
-    Row,
-    Source,
+    DataSource,
+    ExampleLeaf,
     common_length,
     empty,
     misshapen,
@@ -33,7 +33,7 @@ ENDLESS = 1 << 48
 """A dataset of at least this length is taken for one that repeats without end."""
 
 
-class ArraySource(Source):
+class ArraySource(DataSource):
     """A tree of array-likes of one length: NumPy, `np.memmap`, zarr, h5py, jax arrays."""
 
     def __init__(self, data: Any) -> None:
@@ -43,7 +43,7 @@ class ArraySource(Source):
         names = [jax.tree_util.keystr(path) for path, _ in paths]
         self.length = common_length(names, leaves)
         self.rows = [
-            Row(name, tuple(leaf.shape[1:]), device_dtype(leaf.dtype, f"data{name}"))
+            ExampleLeaf(name, tuple(leaf.shape[1:]), device_dtype(leaf.dtype, f"data{name}"))
             for name, leaf in zip(names, leaves, strict=True)
         ]
         self._leaves = [
@@ -62,7 +62,7 @@ class ArraySource(Source):
         return [_slice(leaf, start, stop) for leaf in self._leaves]
 
 
-class ExampleSource(Source):
+class ExampleSource(DataSource):
     """A random-access dataset: `__len__` and `__getitem__`, or `__getitems__` where it has it."""
 
     def __init__(self, data: Any) -> None:
@@ -76,7 +76,7 @@ class ExampleSource(Source):
         if self.length >= ENDLESS:
             raise _endless(self.length, type(data).__name__)
         with noted(f"reading example 0 of {self.label}"):
-            first = self._one(0)
+            first = self._example(0)
         location = f"example 0 of {self.label}"
         refuse_bare(first, location)
         paths, self.structure = leaves_of(first)
@@ -88,7 +88,7 @@ class ExampleSource(Source):
         ]
         self._dtypes = [array.dtype for array in arrays]
         self.rows = [
-            Row(name, array.shape, device_dtype(array.dtype, f"data{name} in {location}"))
+            ExampleLeaf(name, array.shape, device_dtype(array.dtype, f"data{name} in {location}"))
             for name, array in zip(names, arrays, strict=True)
         ]
 
@@ -114,26 +114,26 @@ class ExampleSource(Source):
                 column[place] = array
         return columns
 
-    def _examples(self, wanted: range) -> Iterable[Any]:
+    def _examples(self, indices: range) -> Iterable[Any]:
         if self._many is None:
-            return map(self._one, wanted)
-        examples = list(self._many(list(wanted)))
-        if len(examples) != len(wanted):
+            return map(self._example, indices)
+        examples = list(self._many(list(indices)))
+        if len(examples) != len(indices):
             raise ShardingError(
-                f"it gave {len(examples)} examples where {len(wanted)} were asked for.",
+                f"it returned {len(examples)} examples for {len(indices)} indices.",
                 where=f"__getitems__ of {self.label}",
-                rule="It gives one example for each index, in that order.",
+                rule="It returns one example for each index, in that order.",
             )
         return examples
 
-    def _one(self, index: int) -> Any:
+    def _example(self, index: int) -> Any:
         try:
             return self._data[index]
         except StopIteration as error:  # it would silently end the loop over examples
             raise RuntimeError(f"example {index} of {self.label} raised StopIteration") from error
 
 
-class BatchSource(Source):
+class BatchSource(DataSource):
     """An iterable of batches of any sizes, split into steps.
 
     Batches are copied as they come, since an iterator may reuse its memory. They are kept until
@@ -145,8 +145,8 @@ class BatchSource(Source):
         super().__init__()
         self.label = f"batches of {type(data).__name__}"
         self._batches: Iterator[Any] = iter(data)
-        self._own = self._batches is not data
-        self._held: list[tuple[int, list[Any]]] = []
+        self._owns_iterator = self._batches is not data
+        self._buffered: list[tuple[int, list[Any]]] = []
         self._lock = threading.Lock()
         self._drawn = 0  # examples drawn so far
         self._number = 0  # batches drawn so far
@@ -160,13 +160,13 @@ class BatchSource(Source):
                     raise empty(self.label)
         self.chunk = self._drawn
         # Copies, since a view would keep the whole batch in memory.
-        self._first = [leaf[:SAMPLES].copy() for leaf in self._held[0][1]]
+        self._first = [leaf[:SAMPLES].copy() for leaf in self._buffered[0][1]]
 
     def read(self, start: int, stop: int) -> list[Any]:
         while self._drawn < stop and self._draw():
             pass
         with self._lock:
-            batches = list(self._held)
+            batches = list(self._buffered)
         parts = [
             [leaf[max(start - first, 0) : stop - first] for leaf in leaves]
             for first, leaves in batches
@@ -184,15 +184,15 @@ class BatchSource(Source):
     def release(self, start: int) -> None:
         with self._lock:
             self._released = max(start, self._released)
-            self._held = [(at, x) for at, x in self._held if at + len(x[0]) > start]
+            self._buffered = [(at, x) for at, x in self._buffered if at + len(x[0]) > start]
 
-    def seen(self) -> int | None:
+    def final_length(self) -> int | None:
         return self._drawn if self._ended else None
 
     def close(self) -> None:
         """Close the iterator, unless it belongs to the caller."""
         close = getattr(self._batches, "close", None)
-        if callable(close) and self._own:
+        if callable(close) and self._owns_iterator:
             with contextlib.suppress(ValueError):  # a generator that is stuck cannot be closed
                 close()
 
@@ -210,7 +210,7 @@ class BatchSource(Source):
         first, self._drawn = self._drawn, self._drawn + len(leaves[0])
         with self._lock:
             if self._drawn > max(first, self._released):
-                self._held.append((first, leaves))
+                self._buffered.append((first, leaves))
         return True
 
     def _checked(self, batch: Any) -> list[Any]:
@@ -224,7 +224,9 @@ class BatchSource(Source):
         if not self.rows:
             self.structure = structure
             self.rows = [
-                Row(name, leaf.shape[1:], device_dtype(leaf.dtype, f"data{name} in {location}"))
+                ExampleLeaf(
+                    name, leaf.shape[1:], device_dtype(leaf.dtype, f"data{name} in {location}")
+                )
                 for name, leaf in zip(names, leaves, strict=True)
             ]
         if structure != self.structure:
@@ -237,7 +239,7 @@ class BatchSource(Source):
         return leaves
 
 
-def open_source(data: Any) -> Source:
+def open_source(data: Any) -> DataSource:
     """Return the source for this kind of data.
 
     Args:
@@ -254,7 +256,7 @@ def open_source(data: Any) -> Source:
         return ExampleSource(data)
     if hasattr(data, "__iter__") and _is_opaque(data):
         return BatchSource(data)
-    _refuse_what_is_no_array(data)
+    _refuse_non_array(data)
     raise UnsupportedError(
         f"got {type(data).__name__}, which is not a supported kind of data.",
         where="argument 'data'",
@@ -264,7 +266,7 @@ def open_source(data: Any) -> Source:
     )
 
 
-def _refuse_what_is_no_array(data: Any) -> None:
+def _refuse_non_array(data: Any) -> None:
     """Raise for a leaf of a tree that is not an array, often a list."""
     if isinstance(data, Iterator) or _is_opaque(data):
         return
@@ -289,7 +291,7 @@ def _a_mapping(data: Mapping[Any, Any]) -> UnsupportedError:
     )
 
 
-def _open_list(data: list[Any]) -> Source:
+def _open_list(data: list[Any]) -> DataSource:
     """Return a list as a dataset of examples; raise for a list of arrays, which is ambiguous."""
     if not data:
         raise empty("an empty list")

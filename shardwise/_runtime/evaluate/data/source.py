@@ -23,7 +23,7 @@ SAMPLES = 16
 
 
 @dataclass(frozen=True)
-class Row:
+class ExampleLeaf:
     """One leaf of an example.
 
     Attributes:
@@ -49,7 +49,7 @@ class Row:
         return f"{self.dtype}{list(self.shape)}"
 
 
-class Source:
+class DataSource:
     """Examples that can be read in order.
 
     Attributes:
@@ -67,7 +67,7 @@ class Source:
     """
 
     structure: Any
-    rows: list[Row]
+    rows: list[ExampleLeaf]
     length: int | None
     label: str
     chunk: int | None = None
@@ -84,7 +84,7 @@ class Source:
         """Return the rows from start to stop as host arrays; fewer, or none, only at the end."""
         raise NotImplementedError
 
-    def seen(self) -> int | None:
+    def final_length(self) -> int | None:
         """Return the number of examples, if reading has reached the end."""
         return self.length
 
@@ -162,10 +162,10 @@ def empty(label: str) -> ShardingError:
     )
 
 
-def unlike(where: str, found: Any, expected: Any) -> ShardingError:
-    differs = _difference(found, expected)
+def unlike(where: str, actual: Any, expected: Any) -> ShardingError:
+    differs = _difference(actual, expected)
     return ShardingError(
-        differs or f"its structure is {found}.",
+        differs or f"its structure is {actual}.",
         where=f"{where} of the data",
         rule="All examples have the structure of the first"
         + ("." if differs else f": {expected}."),
@@ -177,16 +177,16 @@ def unlike(where: str, found: Any, expected: Any) -> ShardingError:
     )
 
 
-def _difference(found: Any, expected: Any) -> str | None:
+def _difference(actual: Any, expected: Any) -> str | None:
     """Return the first leaf that differs, if the trees differ in more than their containers."""
     try:
-        current, first = _places(found), _places(expected)
-    except Exception:  # a class of somebody's that looks at its arrays
+        current, first = _places(actual), _places(expected)
+    except Exception:  # a user's class that validates its arrays
         return None
     for name in [*first, *current]:
         if current.get(name) != first.get(name):
-            actual, reference = (places.get(name, "missing") for places in (current, first))
-            return f"data{name} is {actual}; in the first it is {reference}."
+            new, reference = (places.get(name, "missing") for places in (current, first))
+            return f"data{name} is {new}; in the first it is {reference}."
     return None
 
 
@@ -197,14 +197,14 @@ def _places(structure: Any) -> dict[str, str]:
     return {jax.tree_util.keystr(path): str(leaf) for path, leaf in leaves}
 
 
-def misshapen(where: str, row: Row, found: Any, expected: Any) -> ShardingError:
-    shapes = isinstance(found, tuple)
+def misshapen(where: str, row: ExampleLeaf, actual: Any, expected: Any) -> ShardingError:
+    shapes = isinstance(actual, tuple)
 
     def text(x: Any) -> str:
         return str(list(x)).replace("'", "") if shapes else str(x)
 
     return ShardingError(
-        f"{row.label} is {text(found)}, expected {text(expected)}.",
+        f"{row.label} is {text(actual)}, expected {text(expected)}.",
         where=f"{where} of the data",
         rule="Every example has the shape and dtype of the first.",
         remedy="pad examples to one shape, with a mask that fn uses as weights."

@@ -26,15 +26,15 @@ from ...._base.errors import ShardingError, text_of
 from ...._base.numbers import convert, device_dtype
 from ..lanes import Lanes
 from ..spans import Span
-from .source import Row, Source, noted
+from .source import DataSource, ExampleLeaf, noted
 
 _JOIN_SECONDS = 10.0
-_LEAVE_SECONDS = 1.2  # where somebody waits for the end
-_LOOK_SECONDS = 0.1  # between two looks whether somebody does
+_LEAVE_SECONDS = 1.2  # after a signal
+_LOOK_SECONDS = 0.1  # between two checks for a signal
 
 
 class Unread(Exception):
-    """The data could not be read; `error` is what its reader raised."""
+    """The data could not be read; `error` is the exception of its reader."""
 
     def __init__(self, error: BaseException) -> None:
         super().__init__(text_of(error))
@@ -49,7 +49,7 @@ class Staged:
     copies: list[list[jax.Array]]
 
 
-class Stream:
+class StepStream:
     """Reads steps and transfers them to the devices; a context manager. `take` returns a round.
 
     Args:
@@ -62,7 +62,7 @@ class Stream:
 
     def __init__(
         self,
-        source: Source,
+        source: DataSource,
         spans: Iterator[Span],
         batch: int,
         lanes: Lanes,
@@ -82,7 +82,7 @@ class Stream:
         self._wide = bool(config.jax_enable_x64)
         self._threads: list[threading.Thread] = []
 
-    def __enter__(self) -> Stream:
+    def __enter__(self) -> StepStream:
         self._start(self._read_all, "shardwise-reader")
         for _ in range(self._lanes.transfer_threads):
             self._start(self._transfer_all, "shardwise-transfer")
@@ -123,9 +123,9 @@ class Stream:
         """Release the slots of steps whose results have been fetched."""
         self._slots.release(steps)
 
-    def _is_ready(self, wanted: range) -> bool:
-        stop = wanted.stop if self._ended_at is None else min(wanted.stop, self._ended_at)
-        return all(k in self._staged for k in range(wanted.start, stop))
+    def _is_ready(self, steps: range) -> bool:
+        stop = steps.stop if self._ended_at is None else min(steps.stop, self._ended_at)
+        return all(k in self._staged for k in range(steps.start, stop))
 
     def _stop(self, error: BaseException | None) -> None:
         with self._changed:
@@ -150,7 +150,7 @@ class Stream:
             self._slots.acquire()
             if self._stopping:
                 return
-            leaves = self._read_one(span)
+            leaves = self._read_step(span)
             rows = len(leaves[0])
             if rows:
                 self._read.put((number, Span(span.start, rows), leaves))
@@ -161,7 +161,7 @@ class Stream:
             self._ended_at = number
             self._changed.notify_all()
 
-    def _read_one(self, span: Span) -> list[Any]:
+    def _read_step(self, span: Span) -> list[Any]:
         step = f"reading step {span.start // self._batch} ({span}) from {self._source.label}"
         with self._source.reading:
             if self._source.failure is not None:
@@ -223,16 +223,16 @@ class Stream:
         return Staged(span, jax.block_until_ready(copies))
 
 
-def _step_bytes(source: Source, batch: int) -> int:
+def _step_bytes(source: DataSource, batch: int) -> int:
     return batch * sum(row.size for row in source.rows)
 
 
-def _fits(dtype: Any, row: Row) -> bool:
+def _fits(dtype: Any, row: ExampleLeaf) -> bool:
     """Return whether a dtype is that of a leaf, or converts to it without loss."""
     return device_dtype(dtype, row.label) == row.dtype or np.can_cast(dtype, row.dtype, "safe")
 
 
-def fit(leaf: Any, row: Row, batch: int, rounded: set[str] | None = None) -> Any:
+def fit(leaf: Any, row: ExampleLeaf, batch: int, rounded: set[str] | None = None) -> Any:
     """Convert rows to the device dtype and pad them to a full batch with the last real row.
 
     A repeated row is as harmless to `fn` as a real one; a row of zeros might divide by zero.
@@ -255,7 +255,7 @@ def fit(leaf: Any, row: Row, batch: int, rounded: set[str] | None = None) -> Any
     return join([leaf, repeat(leaf[-1:], batch - len(leaf), axis=0)])
 
 
-def _converted(leaf: np.ndarray, row: Row, rounded: set[str]) -> np.ndarray:
+def _converted(leaf: np.ndarray, row: ExampleLeaf, rounded: set[str]) -> np.ndarray:
     """Convert rows to the device dtype; raise for overflow, record rounding."""
     converted = convert(leaf, row.dtype, row.label)
     unrecorded = leaf.dtype.kind == "f" and row.label not in rounded

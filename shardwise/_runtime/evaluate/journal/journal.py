@@ -62,7 +62,7 @@ class Journal:
     def _open(self) -> sqlite3.Connection:
         problem = hindrance(self.path)
         if problem is not None:
-            remedy = "name a file in a folder that is there and can be written to."
+            remedy = "name a file in an existing, writable folder."
             raise ShardwiseError(problem, where=self._where, remedy=remedy)
         try:
             # An absolute path is always a file: ":memory:" alone would be none.
@@ -83,7 +83,7 @@ class Journal:
             remedy = "wait for it, or use another path."
         elif "not a database" in text:
             problem, remedy = (
-                "the file is not a journal, or its head is damaged.",
+                "the file is not a journal, or its header is damaged.",
                 "use another path.",
             )
         elif _is_damage(error):
@@ -101,8 +101,8 @@ class Journal:
         facts, damaged = read_facts(self._read("SELECT key, value, crc FROM meta"))
         if damaged:
             raise ShardwiseError(
-                f"it is damaged: what it says of its run ({', '.join(damaged)}) does not fit "
-                "its checksum.",
+                f"it is damaged: the record of its run ({', '.join(damaged)}) does not match its "
+                "checksum.",
                 where=self._where,
                 rule="Finished steps count only if their run is known.",
                 remedy="delete the file to start over.",

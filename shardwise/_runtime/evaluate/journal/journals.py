@@ -35,17 +35,17 @@ class Journals:
             require_shared(base.absolute().parent, "journal in folder")
         self._stack = ExitStack()
         with ExitStack() as opened:
-            own_path = base if share.index == 0 else _named(base, share.index)
-            self._own = opened.enter_context(Journal(own_path))
+            path = base if share.index == 0 else _named(base, share.index)
+            self._written = opened.enter_context(Journal(path))
             self._others = [
                 opened.enter_context(Journal(_named(base, k)))
                 for k in _numbers(base)
                 if k >= share.count and k % share.count == share.index
             ]
             self._stack = opened.pop_all()
-        self.path = self._own.path
-        self.add, self.flush = self._own.add, self._own.flush
-        self.note, self.reserve = self._own.note, self._own.reserve
+        self.path = self._written.path
+        self.add, self.flush = self._written.add, self._written.flush
+        self.note, self.reserve = self._written.note, self._written.reserve
 
     def __enter__(self) -> Journals:
         return self
@@ -55,7 +55,7 @@ class Journals:
 
     @property
     def _all(self) -> list[Journal]:
-        return [self._own, *self._others]
+        return [self._written, *self._others]
 
     def meta(self) -> dict[str, Any]:
         """Return the facts about the run; empty if all journals are new."""
@@ -81,7 +81,7 @@ class Journals:
         for step in merged:
             if step[0].start < previous.stop:
                 raise ShardwiseError(
-                    f"two of them hold {step[0]}.",
+                    f"two of them contain {step[0]}.",
                     where=f"journal {str(self.path)!r} and those beside it",
                     rule="A step is computed once.",
                     remedy="use another path, or delete the journals to start over.",

@@ -99,7 +99,7 @@ def _trailing(x: jax.Array, ndim: int) -> jax.Array:
 
 
 def _widened(x: Any, keep_bool: bool = False) -> jax.Array:
-    """Integers of 32 bits or more, floats of 32 bits or more."""
+    """Convert to integers or floats of at least 32 bits."""
     x = jnp.asarray(x)
     if x.dtype == jnp.bool_:
         return x if keep_bool else x.astype(jnp.int32)

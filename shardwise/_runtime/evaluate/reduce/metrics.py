@@ -1,4 +1,4 @@
-"""What `fn` may return: per-example values, and how to reduce them.
+"""The results that `fn` may return: per-example values, and how to reduce them.
 
 `named` turns the output of `fn` into one flat dictionary from metric name to a `Mean`, `Sum`,
 `Min`, `Max` or a metric object. It is used twice on the same structure, once on shapes to plan the
@@ -107,7 +107,7 @@ def named(output: Any) -> dict[str, Any]:
                     raise _twice(full_name)
                 metrics[full_name] = metric
         return metrics
-    metric = _one(output)
+    metric = _metric(output)
     return {type(metric).__name__.lower(): metric}
 
 
@@ -134,7 +134,7 @@ def _twice(name: str) -> ShardingError:
     )
 
 
-def _one(value: Any) -> Any:
+def _metric(value: Any) -> Any:
     if isinstance(value, Reduction) and _is_array(value.values):
         return value
     if is_metric_object(value) and jax.tree.leaves(value) != [value]:

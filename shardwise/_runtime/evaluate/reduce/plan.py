@@ -1,8 +1,8 @@
 """The plan of a run: its metrics, and how a step's numbers are transferred to the host.
 
 All numbers of a step are transferred as one short row of bytes: one small copy from the device for
-any number of metrics, and exactly what the journal stores. `Layout` packs on the device and unpacks
-on the host.
+any number of metrics, and exactly what the journal stores. `RecordLayout` packs on the device and
+unpacks on the host.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _CODES = {
 }
 
 
-class Layout:
+class RecordLayout:
     """How a tree of small arrays is laid out in a row of bytes, little-endian as on every device.
 
     Args:
@@ -46,11 +46,11 @@ class Layout:
         self.size = self._struct.size
 
     def pack(self, tree: Any) -> jax.Array:
-        """On the device: the tree as a `uint8` vector."""
+        """Return the tree as a `uint8` vector, on the device."""
         return jnp.concatenate([_bytes(leaf) for leaf in jax.tree.leaves(tree)])
 
     def unpack(self, row: bytes) -> Any:
-        """On the host: the tree again, scalars as Python numbers and the rest as arrays."""
+        """Return the tree from a row of bytes, on the host: scalars as Python numbers."""
         fields = self._struct.unpack(row)
         leaves = [
             np.frombuffer(field, leaf.dtype).reshape(leaf.shape)
@@ -74,7 +74,7 @@ def _bytes(leaf: jax.Array) -> jax.Array:
 
 
 @dataclass(frozen=True)
-class Plan:
+class MetricsPlan:
     """The metrics of a run.
 
     Attributes:
@@ -83,10 +83,10 @@ class Plan:
     """
 
     metrics: dict[str, Any]
-    layout: Layout
+    layout: RecordLayout
 
     def step(self, output: Any, valid: jax.Array) -> jax.Array:
-        """On the device: what `fn` returned, reduced to the row of bytes of this step."""
+        """Reduce the result of `fn` to the row of bytes of this step, on the device."""
         return self.layout.pack(_measured(named(output), valid))
 
     def totals(self) -> dict[str, Total]:
@@ -132,14 +132,16 @@ def _kind(name: str, metric: Any) -> Any:
     return type(metric), *((leaf.shape, leaf.dtype) for leaf in leaves)
 
 
-def make_plan(output: Any, batch: int) -> Plan:
-    """Plan for what `fn` returns, given as shapes for a batch of this size."""
+def make_plan(output: Any, batch: int) -> MetricsPlan:
+    """Return the plan for the result of `fn`, given as shapes for a batch of this size."""
     metrics = named(output)
     check_shapes(metrics, batch)
     valid = jax.ShapeDtypeStruct((batch,), jnp.bool_)
     kinds = {_kind(name, m): m for name, m in metrics.items()}
     records = {kind: jax.eval_shape(measure, m, valid) for kind, m in kinds.items()}
-    return Plan(metrics, Layout({name: records[_kind(name, m)] for name, m in metrics.items()}))
+    return MetricsPlan(
+        metrics, RecordLayout({name: records[_kind(name, m)] for name, m in metrics.items()})
+    )
 
 
 def _total(metric: Any, alone: bool) -> Total:

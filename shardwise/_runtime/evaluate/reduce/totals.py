@@ -58,7 +58,7 @@ class Total(Protocol):
     def is_weightless(self) -> bool: ...
 
 
-class _Watched:
+class _FiniteCheck:
     """Counts values and weights that are not finite."""
 
     def __init__(self) -> None:
@@ -77,25 +77,25 @@ class _Watched:
     def non_finite(self) -> NonFinite | None:
         return None if self._first is None else NonFinite(self._bad, self._first)
 
-    def seen(self) -> list[int | None]:
+    def counts(self) -> list[int | None]:
         return [self._bad, self._first, self._kinds]
 
-    def add_seen(self, seen: list[Any], offset: int) -> None:
-        bad, first, kinds = seen
+    def add_counts(self, counts: list[Any], offset: int) -> None:
+        bad, first, kinds = counts
         if bad:
             record = {"bad": bad, "first": first, "kinds": kinds}
             self.watch(record, Span(offset, 0))
 
-    def spoilt(self) -> float | None:
+    def non_finite_sum(self) -> float | None:
         """Return a sum with these values, by IEEE arithmetic; None if all are finite."""
-        return _spoilt(self._kinds & (NAN | PLUS | MINUS))
+        return _non_finite_sum(self._kinds & (NAN | PLUS | MINUS))
 
-    def spoilt_weight(self) -> float | None:
+    def non_finite_weight(self) -> float | None:
         """Return the same for the sum of the weights."""
-        return _spoilt(self._kinds >> OF_WEIGHTS)
+        return _non_finite_sum(self._kinds >> OF_WEIGHTS)
 
 
-def _spoilt(kinds: int) -> float | None:
+def _non_finite_sum(kinds: int) -> float | None:
     if not kinds:
         return None
     if kinds & NAN or kinds == PLUS | MINUS:
@@ -103,7 +103,7 @@ def _spoilt(kinds: int) -> float | None:
     return math.inf if kinds == PLUS else -math.inf
 
 
-class SumTotal(_Watched):
+class SumTotal(_FiniteCheck):
     """The total of a `Mean` or a `Sum`."""
 
     def __init__(self, mean: bool, integer: bool, weights: str | None, per_row: int) -> None:
@@ -120,40 +120,44 @@ class SumTotal(_Watched):
         self.watch(record, span)
 
     def values(self, name: str) -> dict[str, Any]:
-        nonfinite = self.spoilt()
+        nonfinite = self.non_finite_sum()
         if nonfinite is not None:
-            return {name: self._spoilt_mean(nonfinite) if self._mean else nonfinite}
+            return {name: self._non_finite_mean(nonfinite) if self._mean else nonfinite}
         if self._mean:
             return {name: self._sum.over(self._weight)}
         return {name: int(self._sum) if self._integer else float(self._sum)}
 
-    def _spoilt_mean(self, total: float) -> float:
+    def _non_finite_mean(self, total: float) -> float:
         """Return a total that is not finite over the weight."""
-        weight = self.spoilt_weight()
+        weight = self.non_finite_weight()
         if weight is not None:
             return total / weight
         return -total if self._weight.units < 0 else total
 
     def weight(self) -> int | float | None:
-        nonfinite = self.spoilt_weight()
+        nonfinite = self.non_finite_weight()
         if nonfinite is not None:
             return nonfinite
         return float(self._weight) if self._weights == "float" else int(self._weight)
 
     def export(self) -> Any:
-        return {"sum": hex(self._sum.units), "weight": hex(self._weight.units), "bad": self.seen()}
+        return {
+            "sum": hex(self._sum.units),
+            "weight": hex(self._weight.units),
+            "bad": self.counts(),
+        }
 
     def absorb(self, exported: Any, offset: int) -> None:
         self._sum.units += int(exported["sum"], 16)
         self._weight.units += int(exported["weight"], 16)
-        self.add_seen(exported["bad"], offset)
+        self.add_counts(exported["bad"], offset)
 
     def is_weightless(self) -> bool:
         """Return whether nothing counted, so that there is no mean."""
         return self._mean and not self._weight.units
 
 
-class ExtremeTotal(_Watched):
+class ExtremeTotal(_FiniteCheck):
     """The total of a `Min` or a `Max`."""
 
     def __init__(self, least: bool) -> None:
@@ -175,13 +179,13 @@ class ExtremeTotal(_Watched):
         return None
 
     def export(self) -> Any:
-        return {"value": self._value, "bad": self.seen()}
+        return {"value": self._value, "bad": self.counts()}
 
     def absorb(self, exported: Any, offset: int) -> None:
         value = exported["value"]
         if value is not None:
             self._value = value if self._value is None else self._pick(self._value, value)
-        self.add_seen(exported["bad"], offset)
+        self.add_counts(exported["bad"], offset)
 
     def is_weightless(self) -> bool:
         """Return whether nothing counted, so that there is no extreme."""
@@ -244,12 +248,12 @@ class ObjectTotal:
         return False  # unknown
 
 
-def _add_sum(total: ExactSum, found: Any, integer: bool, span: Span) -> None:
+def _add_sum(total: ExactSum, partial: Any, integer: bool, span: Span) -> None:
     if integer:
-        for shift, pairs in found.items():
+        for shift, pairs in partial.items():
             total.add(sum(_integer(*pair) for pair in pairs) << shift)
         return
-    high, low = found
+    high, low = partial
     if not (math.isfinite(high) and math.isfinite(low)):
         raise ShardwiseError(
             "the values are finite, but their sum is not.",

@@ -16,7 +16,7 @@ from typing import Any
 import jax
 
 from ...._base.errors import ShardwiseError, text_of
-from ..data.source import Row
+from ..data.source import ExampleLeaf
 from ..lanes import Lanes
 
 _LEAF_BYTES = 64 << 20
@@ -27,14 +27,16 @@ _LEAST = 64
 _SHARE = 0.7  # of the free memory; the rest is for fragmentation and the compiler's own needs
 
 
-def largest_useful(rows: list[Row], length: int) -> int:
+def largest_useful(rows: list[ExampleLeaf], length: int) -> int:
     """Return the largest useful batch: a multiple of 64 if it is large, or all of small data."""
     limit = _LEAF_BYTES // max(1, *(row.size for row in rows))
     useful = min(_EXAMPLES, limit, _INPUT_BYTES // max(1, sum(row.size for row in rows)))
     return min(_even(useful), max(_floor(max(1, length // _STEPS)), min(_LEAST, length)))
 
 
-def choose_batch(first: int, rows: list[Row], lanes: Lanes, compile_: Callable[[int], Any]) -> int:
+def choose_batch(
+    first: int, rows: list[ExampleLeaf], lanes: Lanes, compile_: Callable[[int], Any]
+) -> int:
     """Return the largest batch, from `first` down, whose compiled step fits the free memory."""
     batch = first
     free = free_memory(lanes) * _SHARE
@@ -51,7 +53,7 @@ def choose_batch(first: int, rows: list[Row], lanes: Lanes, compile_: Callable[[
     return batch
 
 
-def _needed(compiled: Any, rows: list[Row], batch: int, lanes: Lanes) -> float:
+def _needed(compiled: Any, rows: list[ExampleLeaf], batch: int, lanes: Lanes) -> float:
     """Return bytes on one device: the inputs of all steps in flight, and what the program uses."""
     step = batch * sum(row.size for row in rows)
     inputs = lanes.depth(step) * step

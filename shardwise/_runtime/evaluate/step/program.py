@@ -23,10 +23,10 @@ from jax.sharding import Mesh, PartitionSpec
 
 from ...._base.calls import called_wrongly
 from ...._base.errors import ShardingError, a_type, note, text_of
-from ..data.source import Row, Source
+from ..data.source import DataSource, ExampleLeaf
 from ..lanes import Lanes
 from ..reduce.metrics import Reduction, check_rows, check_shapes, named
-from ..reduce.plan import Plan, make_plan
+from ..reduce.plan import MetricsPlan, make_plan
 from .state import State
 
 Compiled = Any
@@ -50,7 +50,7 @@ class Function:
     structure: Any
     fn: Callable[..., Any]
     state: State
-    rows: list[Row]
+    rows: list[ExampleLeaf]
     masked: bool
     mesh: Mesh
 
@@ -66,7 +66,7 @@ class Function:
         return self.state.arrays, leaves, jax.ShapeDtypeStruct((batch,), jnp.bool_)
 
 
-def bind(fn: Callable[..., Any], state: State, source: Source, lanes: Lanes) -> Function:
+def bind(fn: Callable[..., Any], state: State, source: DataSource, lanes: Lanes) -> Function:
     """Bind `fn` to the structure of its state and of the data, and to the devices."""
     masked = _takes_mask(fn)
 
@@ -89,8 +89,8 @@ def _takes_mask(fn: Callable[..., Any]) -> bool:
     )
 
 
-def plan(function: Function, batch: int, length: int | None) -> Plan:
-    """Plan for what `fn` returns for a batch of this size."""
+def plan(function: Function, batch: int, length: int | None) -> MetricsPlan:
+    """Return the plan for the result of `fn` for a batch of this size."""
     result = _remembered(function, ("plan", batch), lambda: _trace(function, batch, length is None))
     if result.objects and not function.masked and (length is None or length % batch):
         raise ShardingError(
@@ -103,7 +103,7 @@ def plan(function: Function, batch: int, length: int | None) -> Plan:
     return result
 
 
-def _trace(function: Function, batch: int, drawn: bool) -> Plan:
+def _trace(function: Function, batch: int, drawn: bool) -> MetricsPlan:
     try:
         with jax.set_mesh(function.mesh):
             output = jax.eval_shape(function.checked, *function.shapes(batch))
@@ -159,7 +159,7 @@ def _hint(error: Exception, function: Function) -> str:
     """Return a hint where `fn` seems to expect another structure of its arguments."""
     text, example = text_of(error), jax.tree.unflatten(function.structure, function.rows)
     if isinstance(error, TypeError) and _BY_NAME.search(text) and not isinstance(example, dict):
-        structure = "one array" if isinstance(example, Row) else a_type(example)
+        structure = "one array" if isinstance(example, ExampleLeaf) else a_type(example)
         return (
             f"a batch has the structure of the data, which is {structure}. Named arrays make it a "
             "dict: data={'x': x}, on the command line --data x=x.npy"
@@ -174,7 +174,7 @@ def _hint(error: Exception, function: Function) -> str:
                 "two swapped? The order is sw.evaluate(fn, state, data)"
             )
         option = f": data={{{key!r}: ...}}, on the command line --data {key}=FILE.npy"
-        advice = f". If it is meant, name it so{option}" if isinstance(key, str) else ""
+        advice = f". To add it{option}" if isinstance(key, str) else ""
         return f"a batch has the structure of the data, which is a dict of {names}{advice}"
     failed = isinstance(error, TypeError | AttributeError) and "NoneType" in text
     if failed and _is_nothing(function.state):
@@ -204,10 +204,10 @@ def _metrics_of_twice(function: Function, batch: int) -> dict[str, Any]:
         return {}
 
 
-def compile_step(function: Function, made: Plan, lanes: Lanes, batch: int) -> Compiled:
+def compile_step(function: Function, plan: MetricsPlan, lanes: Lanes, batch: int) -> Compiled:
     """Compile the step for all lanes."""
     return _remembered(
-        function, ("step", batch, lanes), lambda: _compile(function, made, lanes, batch)
+        function, ("step", batch, lanes), lambda: _compile(function, plan, lanes, batch)
     )
 
 
@@ -245,7 +245,7 @@ def _settings() -> tuple[Any, ...]:
     )
 
 
-def _compile(function: Function, made: Plan, lanes: Lanes, batch: int) -> Compiled:
+def _compile(function: Function, plan: MetricsPlan, lanes: Lanes, batch: int) -> Compiled:
     shared, split = PartitionSpec(), PartitionSpec(lanes.axis)
 
     @functools.partial(
@@ -258,7 +258,7 @@ def _compile(function: Function, made: Plan, lanes: Lanes, batch: int) -> Compil
     )
     def shardwise_evaluate_step(arrays: list[Any], leaves: list[Any], rows: Any) -> Any:
         valid = jnp.arange(batch, dtype=jnp.int32) < rows[0]
-        return made.step(function.call(arrays, leaves, valid), valid)[None]
+        return plan.step(function.call(arrays, leaves, valid), valid)[None]
 
     total = batch * len(lanes)
     leaves = [

@@ -16,8 +16,8 @@ import numpy as np
 
 from ...._base.errors import note
 from ..data.direct import stream as open_stream
-from ..data.source import Source
-from ..data.stream import Staged, Stream
+from ..data.source import DataSource
+from ..data.stream import Staged, StepStream
 from ..lanes import Lanes
 from ..spans import Span
 
@@ -27,7 +27,7 @@ _BEHIND = 2
 def compute(
     step: Any,
     arrays: list[jax.Array],
-    source: Source,
+    source: DataSource,
     spans: Iterator[Span],
     batch: int,
     lanes: Lanes,
@@ -61,13 +61,13 @@ class _Rows:
 
     def __init__(self, lanes: Lanes) -> None:
         self._lanes = lanes
-        self._kept: tuple[Any, Any] = (None, None)
+        self._cached: tuple[Any, Any] = (None, None)
 
     def __call__(self, rows: tuple[int, ...]) -> jax.Array:
-        if self._kept[0] != rows:
+        if self._cached[0] != rows:
             array = np.array(rows + (0,) * (len(self._lanes) - len(rows)), np.int32)
-            self._kept = rows, jax.device_put(array, self._lanes.split)
-        return self._kept[1]
+            self._cached = rows, jax.device_put(array, self._lanes.split)
+        return self._cached[1]
 
 
 def _start(
@@ -76,7 +76,7 @@ def _start(
     staged: list[Staged],
     rows: _Rows,
     lanes: Lanes,
-    source: Source,
+    source: DataSource,
     batch: int,
 ) -> tuple[list[Span], jax.Array]:
     spans = [s.span for s in staged]
@@ -102,7 +102,7 @@ def _start(
 
 
 @contextmanager
-def _noted(spans: list[Span], source: Source, batch: int) -> Iterator[None]:
+def _noted(spans: list[Span], source: DataSource, batch: int) -> Iterator[None]:
     """Add the steps to an exception as a note."""
     try:
         yield
@@ -115,7 +115,7 @@ def _noted(spans: list[Span], source: Source, batch: int) -> Iterator[None]:
 
 
 def _fetch(
-    spans: list[Span], out: jax.Array, stream: Stream, source: Source, batch: int
+    spans: list[Span], out: jax.Array, stream: StepStream, source: DataSource, batch: int
 ) -> Iterator[tuple[Span, bytes]]:
     with _noted(spans, source, batch), jax.transfer_guard_device_to_host("allow"):
         lanes = np.asarray(out)  # as `device_get` does, which looks for a tree first

@@ -73,7 +73,7 @@ def place(state: Any, lanes: Lanes) -> State:
         raise ArgumentError(
             f"{error}",
             where="argument 'state'",
-            rule="The arrays of a state are of numbers that JAX has.",
+            rule="The arrays of a state have dtypes that JAX supports.",
         ) from error
 
     def rebuild(arrays: list[Any]) -> Any:
@@ -92,7 +92,7 @@ def _refuse_boxes(state: Any, lanes: Lanes) -> None:
         if not allowed.issuperset(jax.tree.leaves(names)):
             choices = " and ".join(sorted(map(repr, allowed))) or "other axes, of which it has none"
             raise ShardingError(
-                f"{path} is in a box that splits it by {names}",
+                f"{path} is annotated as split by {names}",
                 where="argument 'state'",
                 rule=f"Steps are distributed along {lanes.axis!r}, and the state can be split "
                 f"over {choices}.",

@@ -23,7 +23,7 @@ from ...._base.durable import Identity, Lock
 from ...._base.errors import ShardingError, ShardwiseError, require, warn
 from ...hosts import others
 from .arrays import by_name, on_host, sums_of, types_of
-from .orbax import Files, quiet
+from .orbax import CheckpointFiles, quiet
 from .record import (
     FILE,
     History,
@@ -58,10 +58,10 @@ class Checkpoints:
     """The checkpoints of one run, in a folder that one process locks.
 
     Arrays are stored by their path in the state, so that a checkpoint can be read without the
-    classes of the state. A checkpoint is complete or not there: Orbax renames it into place.
+    classes of the state. A checkpoint is written atomically: Orbax renames it into place.
 
     Args:
-        folder: The folder; it is created if it is not there.
+        folder: The folder; it is created if it does not exist.
         keep: How many to keep.
         writes: Whether this process writes them; of several, process 0 does.
 
@@ -81,10 +81,10 @@ class Checkpoints:
             remedy="wait for it, stop it, or use another folder.",
         )
         if writes:
-            self._take()
+            self._acquire()
         self._identity = Identity(self.folder)
         try:
-            self._files = Files(self.folder, keep)
+            self._files = CheckpointFiles(self.folder, keep)
         except BaseException:
             self._lock.__exit__()
             raise
@@ -102,8 +102,8 @@ class Checkpoints:
         """The name of the run, known after `resume`."""
         return self._history.run
 
-    def _take(self) -> None:
-        """Create the folder and take its lock."""
+    def _acquire(self) -> None:
+        """Create the folder and acquire its lock."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             self._lock.__enter__()
@@ -236,7 +236,7 @@ class Checkpoints:
         if history is None:
             history = agreed_history(self._whole_records(), self.folder)
             if reason:
-                warn(f"{self.folder / FILE} is damaged ({reason}); it is written anew")
+                warn(f"{self.folder / FILE} is damaged ({reason}); it is rewritten")
             if history.sessions or not self._files.steps():
                 try:
                     history.write(self.folder)
@@ -306,11 +306,11 @@ class Checkpoints:
         )
 
 
-def _check_folder(folder: Path, given: str | os.PathLike[str]) -> None:
+def _check_folder(folder: Path, argument: str | os.PathLike[str]) -> None:
     """Raise unless checkpoints can be stored in this folder."""
     if folder.exists() and not folder.is_dir():
         raise ShardingError(
-            f"{given} is a file",
+            f"{argument} is a file",
             where="argument 'checkpoint'",
             rule="Checkpoints are kept in a folder.",
             remedy="name a folder; fit creates it.",
@@ -320,8 +320,8 @@ def _check_folder(folder: Path, given: str | os.PathLike[str]) -> None:
         raise ShardingError(
             f"{str(folder)!r} has a {wildcards[0]!r} in it",
             where="argument 'checkpoint'",
-            rule="Orbax takes * ? [ ] and \\ for patterns, and would write checkpoints "
-            "there that cannot be read.",
+            rule="Orbax interprets * ? [ ] and \\ as patterns, and could not read the "
+            "checkpoints it writes there.",
             remedy="a folder without them.",
         )
 

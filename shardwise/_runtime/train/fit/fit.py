@@ -25,19 +25,19 @@ from .batches import Batches
 from .checkpoint import LEAST, Checkpoints
 from .curves import draw_curves
 from .log import Log
-from .loop import Callback, Evaluate, Loop
+from .loop import Callback, Evaluate, TrainingLoop
 from .processes import Team
 
 
 @public(
     "sw.fit",
-    epochs="steps= is the number of steps in all; batches that end are asked for anew: "
+    epochs="steps= is the total number of steps, and batches are iterated again when they end: "
     "steps=epochs * len(batches)",
-    batch_size="batches have the size in which they come: it is that of the data.",
-    optimizer="the step has it: sw.data_parallel(loss, optimizer).",
-    learning_rate="the optimizer of the step has it: optax.adamw(1e-3).",
-    verbose="progress= is what is shown while it runs.",
-    mesh="the step has it: sw.data_parallel(loss, optimizer, mesh=mesh).",
+    batch_size="the data determines the size of the batches.",
+    optimizer="pass it to the step: sw.data_parallel(loss, optimizer).",
+    learning_rate="pass it to the optimizer of the step: optax.adamw(1e-3).",
+    verbose="use progress=.",
+    mesh="pass it to the step: sw.data_parallel(loss, optimizer, mesh=mesh).",
 )
 def fit(
     step: Any,
@@ -54,7 +54,7 @@ def fit(
     on_nan: str = "warn",
     progress: bool | Callable[[Snapshot], Any] | None = None,
 ) -> Any:
-    """Train for a number of steps; interrupted and called again, go on where it was.
+    """Train for a number of steps; after an interruption, the same call resumes.
 
     With `checkpoint`, the state is stored every `every` steps and at the end. Called again with the
     same arguments, also after a crash or `kill -9`, it resumes from the newest checkpoint and ends
@@ -72,11 +72,11 @@ def fit(
         step: The step that `sw.data_parallel` or `sw.nnx.data_parallel` returned.
         state: The initial state: `step.init(params)`; for NNX the pair
             `(model, optimizer)`, which is updated in place.
-        batches: An iterable of batches; where it ends, it is iterated again if possible. Its
+        batches: An iterable of batches; when it ends, it is iterated again if possible. Its
             position is stored if its iterator has `get_state` and `set_state` (Grain); otherwise a
             resumed run draws the batches again and drops those already used, so it must yield the
-            same ones. On several processes each iterates what `feed` of the step says, and the
-            position of each process is stored.
+            same ones. On several processes each iterates its batches according to `feed` of the
+            step, and the position of each process is stored.
         steps: The total number of steps, including those before an interruption.
         checkpoint: A folder for checkpoints, for one training at a time.
         every: Store and evaluate after this many steps, by default a tenth of `steps`.
@@ -121,7 +121,7 @@ def fit(
                 if checkpoint is not None:
                     session.store = team.open(checkpoint, keep)
                 data = team.batches(batches, progress)
-                session.take_up(step, state, data, log, progress)
+                session.restore(step, state, data, log, progress)
             session.train(evaluate, callbacks, on_nan, progress)
             signals.check()
         except BaseException as error:
@@ -136,18 +136,18 @@ def fit(
         team.meet()
     session.draw()
     if progress is None or progress is True:
-        session.say_end()
+        session.report_end()
     return session.state
 
 
 class _Session:
-    """One call of `fit`: what it opens and closes, and its messages."""
+    """One call of `fit`: its checkpoints, log and loop, and its messages."""
 
     def __init__(self, steps: int, every: int, signals: Signals, team: Team) -> None:
         self._steps, self._every, self._signals, self._team = steps, every, signals, team
         self.store: Checkpoints | None = None
         self._log: Log | None = None
-        self._loop: Loop | None = None
+        self._loop: TrainingLoop | None = None
         self._row: dict[str, Any] | None = None
         self._begin: tuple[Any, Any, Batches, int] | None = None
         self._done = 0
@@ -158,7 +158,7 @@ class _Session:
         assert self._loop is not None
         return self._loop.state
 
-    def take_up(self, step: Any, state: Any, data: Batches, log: Any, progress: Any) -> None:
+    def restore(self, step: Any, state: Any, data: Batches, log: Any, progress: Any) -> None:
         """Restore state, data and log from the newest checkpoint, if there is one."""
         store = self.store
         restored = None
@@ -168,7 +168,7 @@ class _Session:
         if restored is not None:
             state, self._done = step.restore(state, restored.arrays), restored.step
             self._row = restored.position.pop("row", None)
-            self._say_where(progress)
+            self._report_position(progress)
             data.seek(restored.position, self._signals)
         if log is not None:
             logged = self._done if self._row is None else self._done - 1
@@ -176,7 +176,7 @@ class _Session:
             self._log = Log(log, self._done, logged, disposable=unstored, run=run)
         self._begin = step, state, data, self._done
 
-    def _say_where(self, progress: Any) -> None:
+    def _report_position(self, progress: Any) -> None:
         assert self.store is not None
         if self._done > self._steps:
             warn(
@@ -197,7 +197,7 @@ class _Session:
     ) -> None:
         """Run the remaining steps, until a signal ends the loop."""
         assert self._begin is not None
-        loop = self._loop = Loop(
+        loop = self._loop = TrainingLoop(
             *self._begin,
             evaluate=evaluate,
             callbacks=callbacks,
@@ -241,8 +241,8 @@ class _Session:
             f"{note}. The same call resumes from there."
         )
 
-    def say_end(self) -> None:
-        """Print how the training ended: steps, time, metrics, and where everything is."""
+    def report_end(self) -> None:
+        """Print a summary: steps, time, metrics, and the paths of the files."""
         loop = self._loop
         if loop is None or not self._team.first or loop.done <= self._done:
             return
@@ -276,7 +276,7 @@ def _several(evaluate: Any, callbacks: Any) -> tuple[dict[str, Any], list[Any]]:
         (
             "evaluate",
             evaluate,
-            "It is a function of the state, or a dict of such by name.",
+            "It is a function of the state, or a dict of such functions by name.",
             "evaluate=lambda state: sw.evaluate(fn, state.params, data)",
         ),
         (
@@ -291,7 +291,7 @@ def _several(evaluate: Any, callbacks: Any) -> tuple[dict[str, Any], list[Any]]:
         if not isinstance(value, kind) or not all(map(callable, inner)):
             problem = f"{name} is {a_type(value)}"
             if isinstance(value, kind):
-                problem = f"{name} holds something that is not a function"
+                problem = f"{name} contains something that is not a function"
             raise ArgumentError(problem, where="sw.fit", rule=rule, remedy=remedy)
         for function in inner:
             if refusal := binds(function, [None]):

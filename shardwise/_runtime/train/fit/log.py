@@ -42,14 +42,14 @@ class Log:
     ) -> None:
         self.path, self._run = Path(path), run
         self._check_path()
-        # Resolved, so that a link stays a link.
+        # Resolved, so that a symbolic link is not replaced.
         self._file = self.path.resolve()
         self.rows: list[Row] = []
         self._columns: list[str] = []
         self._identity: Identity | None = None
         self._make_room()
         if resume_at:
-            self._take_up(resume_at, complete)
+            self._resume(resume_at, complete)
         elif self._file.exists() and not self._is_disposable(disposable):
             self._file.rename(unused(self._beside("before")))
 
@@ -57,7 +57,7 @@ class Log:
         """Append rows to the file."""
         self.rows += rows
         new = [name for row in rows for name in row if name not in self._columns]
-        self._look_after()
+        self._check_file()
         try:
             if self._identity is None or (self._is_csv and new):
                 self._rewrite()
@@ -67,7 +67,7 @@ class Log:
         except OSError as error:
             raise self._unwritable(error) from error
 
-    def _look_after(self) -> None:
+    def _check_file(self) -> None:
         """Raise if the file was replaced; warn and rewrite it if it was deleted."""
         change = "" if self._identity is None else self._identity.lost()
         if not change:
@@ -80,7 +80,7 @@ class Log:
                 remedy="name another log for one of them.",
             )
         warn(
-            f"{self.path} {change} while the training ran; it is written anew",
+            f"{self.path} {change} while the training ran; it is rewritten",
         )
         self._identity = None
 
@@ -115,7 +115,7 @@ class Log:
 
     # --- resuming
 
-    def _take_up(self, resume_at: int, complete: int) -> None:
+    def _resume(self, resume_at: int, complete: int) -> None:
         """Keep the rows up to a step; warn about missing or damaged ones."""
         rows, damaged = self._read()
         if damaged and not rows:

@@ -26,7 +26,7 @@ Evaluate = Callable[[Any], Mapping[str, Any]]
 Callback = Callable[[Row], Any]
 
 
-class Loop:
+class TrainingLoop:
     """A running training.
 
     Args:
@@ -164,10 +164,10 @@ class Loop:
         for (number, drawn, seconds, _), metrics in zip(pending, fetched, strict=True):
             values = {name: value.item() for name, value in metrics.items()}
             rows.append({"step": number, "seconds": round(seconds, 3), **values})
-            self._look_at(rows, drawn)
+            self._check_loss(rows, drawn)
         return rows
 
-    def _look_at(self, rows: list[Row], drawn: int) -> None:
+    def _check_loss(self, rows: list[Row], drawn: int) -> None:
         """Warn or raise if the loss of the last row is not finite, or nothing was updated."""
         row = rows[-1]
         if not self._team.first and self._on_nan == "warn":

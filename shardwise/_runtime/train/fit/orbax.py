@@ -20,7 +20,7 @@ from .record import Record, Unusable, read_record
 T = TypeVar("T")
 
 
-class Files:
+class CheckpointFiles:
     """A folder with a subfolder for each checkpoint, named after its step.
 
     Args:
@@ -108,7 +108,7 @@ class Files:
         return path
 
     def close(self) -> None:
-        """Close what Orbax holds open."""
+        """Close Orbax's manager."""
         self._manager.close()
 
 
@@ -148,9 +148,9 @@ def quiet() -> Iterator[None]:
     """Keep the threads of a failed reader from printing that the event loop is closed."""
     previous = sys.unraisablehook
 
-    def hook(found: Any) -> None:
-        if "Event loop is closed" not in str(found.exc_value):
-            previous(found)
+    def hook(unraisable: Any) -> None:
+        if "Event loop is closed" not in str(unraisable.exc_value):
+            previous(unraisable)
 
     sys.unraisablehook = hook
     try:

@@ -32,7 +32,7 @@ class Team:
 
     def __init__(self, step: Any, stores: bool) -> None:
         self.shared = bool(getattr(step, "shared", False))
-        self._own = getattr(step, "feed", None) == "own"
+        self._own_data = getattr(step, "feed", None) == "own"
         self.stores = stores
         self.first = not self.shared or others.is_first()
 
@@ -62,27 +62,27 @@ class Team:
                         remedy=f"the same {name} everywhere.",
                     )
 
-    def batches(self, given: Any, progress: Any) -> Batches:
+    def batches(self, data: Any, progress: Any) -> Batches:
         """Return the batches of this process.
 
         If each process has its own data, all with a length, the shortest ends an epoch for all of
         them: no process repeats examples before another has used all of its own.
         """
-        if not (self.shared and self._own):
-            return Batches(given)
-        sizes = others.gather_json(len(given) if hasattr(given, "__len__") else None, "the data")
+        if not (self.shared and self._own_data):
+            return Batches(data)
+        sizes = others.gather_json(len(data) if hasattr(data, "__len__") else None, "the data")
         if None in sizes:
-            return Batches(given, on_end=self._report_restart)
+            return Batches(data, on_end=self._report_restart)
         few, many = min(sizes), max(sizes)
         if self.first and few != many and progress is not False:
-            _say(
+            _print(
                 f"process {sizes.index(few)} has {few} batches, process {sizes.index(many)} has "
                 f"{many}: an epoch ends after {few} on all"
             )
-        return Batches(given, epoch=few)
+        return Batches(data, epoch=few)
 
     def _report_restart(self, drawn: int) -> None:
-        _say(
+        _print(
             f"the data of process {others.index()} ended after {drawn} batches and restarts there, "
             "independently of the other processes; data with a length ends an epoch on all"
         )
@@ -100,20 +100,20 @@ class Team:
         checkpoint = store.resume(like) if self.first else None
         chosen = others.spread_json(
             None if checkpoint is None else [checkpoint.step, checkpoint.seal, checkpoint.position],
-            "the step to go on from",
+            "the step to resume from",
         )
         if chosen is None:
             return None
         step, seal, position = chosen
         if checkpoint is None:
             checkpoint = store.read(step, like, seal)
-        return Restored(step, checkpoint.arrays, self._own_position(position))
+        return Restored(step, checkpoint.arrays, self._local_position(position))
 
-    def _own_position(self, position: dict[str, Any]) -> dict[str, Any]:
+    def _local_position(self, position: dict[str, Any]) -> dict[str, Any]:
         """Return the position in the data of this process, from those of all processes."""
         positions = position.pop("processes", None)
         row = {"row": position["row"]} if "row" in position else {}
-        if not self._own:
+        if not self._own_data:
             return position
         if positions is None:
             positions = [position]
@@ -136,7 +136,7 @@ class Team:
     def position(self, data: Batches) -> dict[str, Any]:
         """Return the position in the data; that of all processes if each has its own."""
         position = data.position()
-        if not (self.shared and self._own):
+        if not (self.shared and self._own_data):
             return position
         collected = others.collect(others.dump(position), "position")
         return (
@@ -153,9 +153,9 @@ class Team:
                 heard.signum = signals.heard() or signal.SIGTERM
         return heard.signum is not None
 
-    def decide(self, wanted: bool) -> bool:
+    def decide(self, decision: bool) -> bool:
         """Return the decision of process 0, which has the log, on all processes."""
-        return others.spread_json(wanted, "what to do") if self.shared else wanted
+        return others.spread_json(decision, "a decision") if self.shared else decision
 
     def meet(self) -> None:
         """Wait for the others, and for what process 0 writes."""
@@ -163,5 +163,5 @@ class Team:
             others.meet("the end of fit")
 
 
-def _say(words: str) -> None:
-    print(f"fit: {words}", file=sys.stderr, flush=True)
+def _print(message: str) -> None:
+    print(f"fit: {message}", file=sys.stderr, flush=True)

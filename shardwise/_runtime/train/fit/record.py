@@ -1,13 +1,13 @@
-"""The record of a checkpoint: what is stored beside its arrays, under one checksum.
+"""The record of a checkpoint: the values stored beside its arrays, under one checksum.
 
 A record names the run, the session and the step that wrote it, the checksum of every array, the
 types in the optimizer's state and the position in the data. The name of the folder is not trusted:
 a checkpoint that was renamed, or copied from another run, does not match its place.
 
 A run is one training in one folder. A session is one call of `fit` that stored something; it starts
-at the step of a checkpoint, and what earlier sessions stored after that step is superseded. The
-file `run.json` in the folder holds the run and its sessions. A copy of the folder that is trained
-further has sessions of its own, so that its checkpoints are not mistaken for those of the original.
+at the step of a checkpoint, and supersedes what earlier sessions stored after that step. The file
+`run.json` in the folder lists the run and its sessions. A copy of the folder that is trained
+further has different sessions, so that its checkpoints are not mistaken for those of the original.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def read_history(folder: Path) -> tuple[History | None, str]:
         raise ShardwiseError(
             f"it cannot be read: {error.strerror}",
             where=str(path),
-            rule="It says which run the checkpoints beside it belong to.",
+            rule="It names the run of the checkpoints beside it.",
             remedy="let this user read it.",
         ) from error
     except (OSError, ValueError, RecursionError) as error:

@@ -1,6 +1,6 @@
-"""Whether results of a function depend on its argument.
+"""Determine whether results of a function depend on its argument.
 
-The derivative does not say: that of `argmax` is zero.
+The derivative does not show it: that of `argmax` is zero.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ def dependents(
     return _follow(traced, [place < count for place in places], past)
 
 
-def _follow(jaxpr: Any, given: Sequence[bool], past: str) -> list[bool]:
+def _follow(jaxpr: Any, marks: Sequence[bool], past: str) -> list[bool]:
     """Return which results of a jaxpr depend on its marked arguments."""
     inner = _jax.open_jaxpr(jaxpr)
-    marked = {var for var, mark in zip(inner.invars, given, strict=True) if mark}
+    marked = {var for var, mark in zip(inner.invars, marks, strict=True) if mark}
 
     def is_marked(x: Any) -> bool:
         return not isinstance(x, _jax.Literal) and x in marked
@@ -70,7 +70,7 @@ def _results(eqn: Any, marks: list[bool], past: str) -> list[bool]:
     if name != "scan":
         return dependent
     first, carried = _jax.scan_counts(eqn.params)
-    while True:  # what is carried comes in again
+    while True:  # carried results are arguments of the next iteration
         previous = list(marks)
         for k in range(carried):
             marks[first + k] |= dependent[k]

@@ -21,7 +21,7 @@ from jax.sharding import PartitionSpec as P
 from .... import _jax
 from ...._base.errors import ShardingError, UnsupportedError
 from ...hosts import others
-from .layout import Layout, fill_up
+from .layout import BatchLayout, fill_up
 
 FEEDS = (None, "own", "whole")
 
@@ -45,7 +45,7 @@ class Feed:
         kind: `own`, `whole`, or None if it was not given.
     """
 
-    def __init__(self, layout: Layout, kind: str | None) -> None:
+    def __init__(self, layout: BatchLayout, kind: str | None) -> None:
         self._layout, self.kind = layout, kind
         owners = {} if not isinstance(layout.mesh, Mesh) else _owners(layout)
         self.shared = len({p for processes in owners.values() for p in processes}) > 1
@@ -266,7 +266,7 @@ def _is_elsewhere(leaf: Any) -> bool:
     )
 
 
-def _owners(layout: Layout) -> dict[int, set[int]]:
+def _owners(layout: BatchLayout) -> dict[int, set[int]]:
     """Return, for each position along the data axis, the processes with devices there."""
     assert isinstance(layout.mesh, Mesh)
     by_place = np.moveaxis(layout.mesh.devices, layout.mesh.axis_names.index(layout.axis), 0)

@@ -21,16 +21,16 @@ from jax.sharding import PartitionSpec as P
 from .... import _jax
 from ...._base.errors import ShardingError
 from .dependence import dependents, depends
-from .layout import Layout
-from .losses import Term, accumulator, read_loss
-from .part import LossOf, Place
+from .layout import BatchLayout
+from .losses import LossTerm, accumulator, read_loss
+from .part import BatchPart, LossOf
 from .row_independence import refuse_mixed_rows
 from .statistics import Statistics, keep_statistics, refuse_varying
 
 
 @dataclass(frozen=True)
 class Reduced:
-    """What comes out of one reduction over the whole batch.
+    """The results of one reduction over the whole batch.
 
     Attributes:
         grads: The gradient of the mean loss, of the dtypes of the params.
@@ -56,7 +56,7 @@ class Objective:
 
 def reduce_gradients(
     objective: Objective,
-    layout: Layout,
+    layout: BatchLayout,
     params: Any,
     state: Any,
     batch: Any,
@@ -93,7 +93,7 @@ def reduce_gradients(
             local_count = count[0]
             shift = lambda: _padding_before(local_count, rows, layout)  # noqa: E731
             count = lax.axis_index(layout.axis) * layout.accumulate * rows + local_count
-        place = Place(key, number, rows, count if padded else None, shift)
+        place = BatchPart(key, number, rows, count if padded else None, shift)
         mask = number * rows + jnp.arange(rows) < count if padded else None
 
         def total(params: Any) -> Any:
@@ -132,7 +132,7 @@ def reduce_gradients(
                 layout.accumulate,
             )
         new = keep_statistics(state, new, layout.axis, objective.statistics.mode)
-        add = _added_up if layout.shared else lax.psum
+        add = _packed_psum if layout.shared else lax.psum
         return add(sums, layout.axis), new
 
     def mapped(mesh: Any) -> Callable[..., Any]:
@@ -161,8 +161,8 @@ def reduce_gradients(
     return Reduced(grads, metrics, state, certain)
 
 
-def _added_up(tree: Any, axis: str) -> Any:
-    """`psum` with all scalars of a dtype in one: between hosts every reduction takes its time."""
+def _packed_psum(tree: Any, axis: str) -> Any:
+    """Apply `psum` with all scalars of a dtype packed: between hosts each reduction has latency."""
     leaves, structure = jax.tree.flatten(tree)
     scalars: dict[Any, list[int]] = {}
     for k, leaf in enumerate(leaves):
@@ -178,17 +178,17 @@ def _added_up(tree: Any, axis: str) -> Any:
     return jax.tree.unflatten(structure, [new[k] for k in range(len(leaves))])
 
 
-def _padding_before(own: Any, rows: int, layout: Layout) -> Any:
+def _padding_before(count: Any, rows: int, layout: BatchLayout) -> Any:
     """Return how many rows of padding the devices before this one have."""
-    padding = lax.all_gather(layout.accumulate * rows - own, layout.axis)
+    padding = lax.all_gather(layout.accumulate * rows - count, layout.axis)
     earlier = jnp.arange(layout.devices) < lax.axis_index(layout.axis)
     return jnp.where(earlier, padding, 0).sum()
 
 
 def _refuse_trained_weights(
-    objective: Objective, params: Any, state: Any, batch: Any, place: Place, rows: int
+    objective: Objective, params: Any, state: Any, batch: Any, place: BatchPart, rows: int
 ) -> None:
-    """Raise if the weights of a loss depend on the params: the pair means something else."""
+    """Raise if the weights of a loss depend on the params: then they are not weights."""
 
     def weights(params: Any) -> Any:
         output, _ = objective.loss(params, state, batch, place)
@@ -198,15 +198,15 @@ def _refuse_trained_weights(
         raise ShardingError(
             "the second part of what it returned depends on the params",
             where="the loss",
-            rule="A pair is (losses, weights), and weights say how much each loss counts: "
-            "they come from the batch.",
+            rule="A pair is (losses, weights), and the weights of the losses are computed from "
+            "the batch.",
             remedy="has_aux=True and return losses, {'accuracy': hits} for a metric; "
-            "jax.lax.stop_gradient(weights) where weights are meant to follow the params.",
+            "jax.lax.stop_gradient(weights) if weights are meant to depend on the params.",
         )
 
 
 def _refuse_rows_crossed(
-    objective: Objective, loss: Term, params: Any, state: Any, batch: Any, place: Place
+    objective: Objective, loss: LossTerm, params: Any, state: Any, batch: Any, place: BatchPart
 ) -> None:
     """Raise if the number of losses per row grows with the number of rows."""
     rows = place.rows
@@ -232,7 +232,7 @@ def _refuse_rows_crossed(
         )
 
 
-def _scale(loss: Term, mask: Any, params: Any, axis: str) -> Any:
+def _scale(loss: LossTerm, mask: Any, params: Any, axis: str) -> Any:
     """Return a divisor to apply before differentiating; None for the number of values.
 
     The gradient of a weighted sum can overflow or underflow in float16. So the mean over this part
@@ -246,19 +246,19 @@ def _scale(loss: Term, mask: Any, params: Any, axis: str) -> Any:
     return jnp.where(total > 0, total, 1)
 
 
-def _accumulate(one: Any, state: Any, batch: Any, parts: int) -> Any:
+def _accumulate(part_of: Any, state: Any, batch: Any, parts: int) -> Any:
     """Add up the sums of all parts of a device's rows, one part after another."""
     stacked = jax.tree.map(lambda x: x.reshape(parts, x.shape[0] // parts, *x.shape[1:]), batch)
     part = jax.tree.map(lambda x: x[0], stacked)
-    traced, (like, _) = jax.make_jaxpr(one, return_shape=True)(state, part, 0)
+    traced, (like, _) = jax.make_jaxpr(part_of, return_shape=True)(state, part, 0)
     if jax.default_backend() == "cpu" and _jax.are_unordered(traced):
-        one = _jax.in_order(one)  # XLA keeps no order in a loop
+        part_of = _jax.in_order(part_of)  # XLA does not reorder dimensions in a loop
     zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), like)
 
     def add(carry: Any, part: Any) -> Any:
         total, state = carry
         k, part = part
-        sums, state = one(state, part, k)
+        sums, state = part_of(state, part, k)
         return (jax.tree.map(jnp.add, total, sums), state), None
 
     (total, state), _ = lax.scan(add, (zeros, state), (jnp.arange(parts), stacked))
@@ -267,17 +267,17 @@ def _accumulate(one: Any, state: Any, batch: Any, parts: int) -> Any:
 
 def _refuse_means(
     objective: Objective,
-    terms: dict[str, Term],
-    layout: Layout,
+    terms: dict[str, LossTerm],
+    layout: BatchLayout,
     params: Any,
     state: Any,
     batch: Any,
-    place: Place,
+    place: BatchPart,
 ) -> None:
     """Raise if a scalar is a mean over rows that include padding."""
 
-    def values(given: Any) -> list[Any]:
-        rows, key = given
+    def values(inputs: Any) -> list[Any]:
+        rows, key = inputs
         output, _ = objective.loss(params, state, rows, replace(place, key=key))
         loss, metrics = read_loss(output, objective.has_aux, place.rows)
         return [term.values for term in (loss, *metrics.values())]
@@ -296,5 +296,5 @@ def _refuse_means(
             where="the loss",
             rule="The mean of unequal parts' means is not the mean of the batch. With a scalar "
             f"loss the batch has a multiple of {layout.parts} rows: {multiples} ...",
-            remedy="return the losses per row, without the mean; then any number of rows will do.",
+            remedy="return the losses per row, without the mean, for any number of rows.",
         )

@@ -24,7 +24,7 @@ from ...hosts.find import require_joined
 
 
 @dataclass(frozen=True)
-class Layout:
+class BatchLayout:
     """A mesh, its axis that splits the rows, and the number of parts per device."""
 
     mesh: Mesh | AbstractMesh
@@ -64,7 +64,7 @@ class Layout:
         return f"{self.devices} devices along {self.axis!r}{suffix}"
 
 
-def lay_out(mesh: MeshLike | None, axis: str | None, accumulate: int) -> Layout:
+def lay_out(mesh: MeshLike | None, axis: str | None, accumulate: int) -> BatchLayout:
     """Return the layout for the arguments of a step; without a mesh, all devices of all
     processes."""
     if mesh is None:
@@ -86,7 +86,7 @@ def lay_out(mesh: MeshLike | None, axis: str | None, accumulate: int) -> Layout:
             rule="Each device splits its rows into a positive number of parts.",
             remedy="accumulate=1 does not split them.",
         )
-    return Layout(mesh, axis or names[0], int(accumulate))
+    return BatchLayout(mesh, axis or names[0], int(accumulate))
 
 
 @functools.cache
@@ -149,8 +149,8 @@ def _refuse_leaves(leaves: list[tuple[Any, Any]]) -> None:
         if isinstance(leaf, np.ma.MaskedArray):
             kind = "a MaskedArray"
             remedy = (
-                "x.filled(0), with ~np.ma.getmaskarray(x) as another leaf of the batch, by which "
-                "the loss weights its values: a device knows no mask."
+                "x.filled(0), with ~np.ma.getmaskarray(x) as another leaf of the batch, which the "
+                "loss uses as weights: JAX has no masked arrays."
             )
         raise ShardingError(
             f"batch{jax.tree_util.keystr(path)} is {kind}",
@@ -174,7 +174,7 @@ def _in_list(path: Any) -> bool:
     return bool(path) and isinstance(path[-1], jax.tree_util.SequenceKey)
 
 
-def as_given(batch: Any) -> Any:
+def to_device_dtypes(batch: Any) -> Any:
     """Return the batch with device dtypes; raise for a number that does not fit."""
     if not any(map(changes, jax.tree.leaves(batch))):
         return batch

@@ -1,7 +1,7 @@
 """What a loss may return, and the sums computed from it.
 
 A loss returns `[rows]`, or more values per row such as one per token; `(losses, weights)`; or a
-scalar, the mean over its rows. Each becomes a `Term`, and so does each further metric. A device
+scalar, the mean over its rows. Each becomes a `LossTerm`, and so does each further metric. A device
 contributes the sum of `weight * value` and the sum of weights of each term: only sums can be added
 over devices to give the mean over the whole batch.
 """
@@ -23,7 +23,7 @@ REMEDY = "return one loss per row, or (losses, weights) with weights of the same
 
 
 @dataclass(frozen=True)
-class Term:
+class LossTerm:
     """Values of one part of the batch, to be averaged over all parts.
 
     Attributes:
@@ -80,7 +80,7 @@ def accumulator(dtype: Any) -> Any:
     return jnp.promote_types(dtype, jnp.float32)
 
 
-def read_loss(output: Any, has_aux: bool, rows: int) -> tuple[Term, dict[str, Term]]:
+def read_loss(output: Any, has_aux: bool, rows: int) -> tuple[LossTerm, dict[str, LossTerm]]:
     """Return the loss and the metrics from the output of a loss function."""
     metrics: Any = {}
     if has_aux:
@@ -112,7 +112,7 @@ def read_loss(output: Any, has_aux: bool, rows: int) -> tuple[Term, dict[str, Te
     return loss, {name: _term(name, value, rows, True) for name, value in metrics.items()}
 
 
-def _term(name: str, value: Any, rows: int, has_aux: bool) -> Term:
+def _term(name: str, value: Any, rows: int, has_aux: bool) -> LossTerm:
     weights = None
     if isinstance(value, tuple) and len(value) == 2:
         value, weights = value
@@ -139,7 +139,7 @@ def _term(name: str, value: Any, rows: int, has_aux: bool) -> Term:
             problem, rule = f"its {name!r} has dtype {array.dtype}", "Losses and weights are real."
             raise _wrong(problem, rule, "for example jnp.abs.")
     if weights is None:
-        return Term(name, values)
+        return LossTerm(name, values)
     fitted = weights.reshape(weights.shape + (1,) * max(values.ndim - weights.ndim, 0))
     if fitted.ndim != values.ndim or any(
         w not in (1, v) for w, v in zip(fitted.shape, values.shape, strict=True)
@@ -151,7 +151,7 @@ def _term(name: str, value: Any, rows: int, has_aux: bool) -> Term:
         )
     if values.ndim == 0:
         raise _wrong(f"its {name!r} is a scalar with a weight", "A scalar is a plain mean.", REMEDY)
-    return Term(name, values, fitted)
+    return LossTerm(name, values, fitted)
 
 
 def _is_array(value: Any) -> bool:

@@ -32,25 +32,28 @@ def extra_arguments(optimizer: Any, reduced: Reduced) -> dict[str, Any]:
 def updating(opt_state: Any) -> Iterator[None]:
     """Explain an error of an optimizer's update that needs more than a step can pass.
 
-    An optimizer that needs a gradient per example may not fail by itself: it raises before.
+    Optimizers that would not fail by themselves, such as those that need a gradient per example,
+    raise an error before the update.
     """
     kinds = kinds_of(opt_state)
-    for want in _NEVER:
-        if want.kind in kinds:
-            raise want.error()
+    for requirement in _UNSUPPORTED:
+        if requirement.kind in kinds:
+            raise requirement.error()
     try:
         yield
     except (AttributeError, TypeError, ValueError) as error:
         text = text_of(error)
-        for want in _WANTS:
-            if (not want.kind or want.kind in kinds) and re.search(want.text, text):
-                raise want.error() from None
+        for requirement in _REQUIREMENTS:
+            if (not requirement.kind or requirement.kind in kinds) and re.search(
+                requirement.text, text
+            ):
+                raise requirement.error() from None
         raise
 
 
 @dataclass(frozen=True)
-class _Want:
-    """An unsupported need of an optimizer, recognised by its state and the text of its error."""
+class _Requirement:
+    """An unsupported requirement of an optimizer, recognised by its state and its error text."""
 
     kind: str
     text: str
@@ -66,36 +69,36 @@ class _Want:
 
 _ONCE = "A step computes the loss and its gradient once, for the optimizer to use."
 
-_WANTS = (
-    _Want(
+_REQUIREMENTS = (
+    _Requirement(
         "",
         r"missing \d+ required keyword-only arguments?: .*'value_fn'",
         "its update takes value_fn, to evaluate the loss again, as a line search does",
         _ONCE,
         "optax.lbfgs(0.1, linesearch=None), or an optimizer without a line search.",
     ),
-    _Want(
+    _Requirement(
         "SAMState",
         "grad_fn",
         "its update takes grad_fn, for another gradient, as sam with opaque_mode=True does",
         _ONCE,
-        "opaque_mode=False, with which each of its gradients is one of a step of its own.",
+        "opaque_mode=False, which takes a separate step for each gradient.",
     ),
 )
 
-_NEVER = (
-    _Want(
+_UNSUPPORTED = (
+    _Requirement(
         "LookaheadState",
         "",
         "optax.lookahead has two sets of params, and the gradient is that of one of them",
         "A step trains exactly the params that the loss takes.",
         "the optimizer inside it, without lookahead.",
     ),
-    _Want(
+    _Requirement(
         "DifferentiallyPrivateAggregateState",
         "",
         "its update takes one gradient for each example, as differential privacy does",
-        "A step gives an optimizer one gradient, that of the mean over the batch.",
-        "an optimizer for one gradient; clipped, it is not private.",
+        "A step passes one gradient to an optimizer, that of the mean over the batch.",
+        "an optimizer for one gradient; clipping that gradient does not make it private.",
     ),
 )

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 
 @dataclass(frozen=True)
-class Place:
+class BatchPart:
     """The position of a part in the batch, and its random keys.
 
     Attributes:
@@ -45,5 +45,5 @@ class Place:
         return jax.vmap(lambda k: jax.random.fold_in(self.key, k))(index)
 
 
-LossOf = Callable[[Any, Any, Any, Place], tuple[Any, Any]]
+LossOf = Callable[[Any, Any, Any, BatchPart], tuple[Any, Any]]
 """A loss as the body calls it: (params, other state, rows, place) to (output, new state)."""

@@ -1,11 +1,11 @@
 """The placement of a step's arrays: device_put, copies, donation.
 
-A step puts its arguments on its own mesh, whatever mesh the caller has set and wherever the arrays
-are. Arrays that are there already are left alone.
+A step puts its arguments on its mesh, whatever the ambient mesh and the placement of the arrays.
+Arrays that are already there are not touched.
 
-A step of many small arrays is over before Python has looked at each of them. So a step first asks
-whether they are *settled*: the outputs of the step before, known by identity. Only otherwise does
-it look at each array.
+Checking many small arrays in Python can take longer than the step. So a step first checks whether
+they are *settled*: the outputs of the previous step, compared by identity. Only otherwise does it
+check each array.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ def _is_free(leaf: Any) -> bool:
     return isinstance(leaf, jax.Array) and not _jax.is_traced(leaf) and not leaf.committed
 
 
-class Made:
-    """Weak references to the outputs of the step before."""
+class Outputs:
+    """Weak references to the outputs of the previous step."""
 
     def __init__(self) -> None:
         self._refs: list[weakref.ref[Any]] = []
@@ -90,10 +90,10 @@ class Made:
             and not (leaves and leaves[0].is_deleted())
         )
 
-    def owned(self, leaves: list[Any]) -> list[Any]:
-        """Return the arrays, with a copy of each that the caller may hold too."""
-        own_ids = set(map(id, map(call, self._refs)))
-        return [leaf if id(leaf) in own_ids else copied(leaf) for leaf in leaves]
+    def donatable(self, leaves: list[Any]) -> list[Any]:
+        """Return the arrays, with copies of those that are not outputs of a step."""
+        output_ids = set(map(id, map(call, self._refs)))
+        return [leaf if id(leaf) in output_ids else copied(leaf) for leaf in leaves]
 
 
 def _together(leaf: Any) -> Any:
@@ -107,7 +107,7 @@ def _together(leaf: Any) -> Any:
     kinds = getattr(getattr(leaf.sharding, "mesh", None), "axis_types", ())
     if len(leaf.sharding.device_set) == 1 and AxisType.Explicit not in kinds:
         return leaf
-    # A SingleDeviceSharding: with the device alone, the array's type would keep the mesh.
+    # With just the device instead of a sharding, the type of the array would keep the mesh.
     first = min(leaf.sharding.device_set, key=lambda device: device.id)
     return jax.device_put(leaf, SingleDeviceSharding(first))
 
@@ -117,19 +117,19 @@ def copied(arrays: Any) -> Any:
     return jax.tree.map(lambda x: jnp.array(x, copy=True), arrays)
 
 
-def apart(arrays: Any) -> Any:
+def without_duplicates(arrays: Any) -> Any:
     """Return the arrays with duplicates copied: memory can be donated only once."""
     leaves, structure = jax.tree.flatten(arrays)
     if len(set(map(id, leaves))) == len(leaves):
         return arrays
-    seen: set[int] = set()
+    visited: set[int] = set()
 
-    def own(leaf: Any) -> Any:
-        duplicate = id(leaf) in seen
-        seen.add(id(leaf))
+    def unique(leaf: Any) -> Any:
+        duplicate = id(leaf) in visited
+        visited.add(id(leaf))
         return copied(leaf) if duplicate else leaf
 
-    return jax.tree.unflatten(structure, [own(leaf) for leaf in leaves])
+    return jax.tree.unflatten(structure, [unique(leaf) for leaf in leaves])
 
 
 def refuse_deleted(leaves: list[Any], where: str, remedy: str) -> None:
@@ -139,8 +139,7 @@ def refuse_deleted(leaves: list[Any], where: str, remedy: str) -> None:
             raise ShardingError(
                 "its arrays are deleted: an earlier step has donated their memory to its result",
                 where=where,
-                rule="A step donates its state; copies that are to last are made with "
-                "jax.tree.map(jnp.copy, ...).",
+                rule="A step donates its state; jax.tree.map(jnp.copy, ...) makes copies to keep.",
                 remedy=f"{remedy}; donate=False keeps everything.",
             )
 

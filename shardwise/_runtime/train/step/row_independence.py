@@ -20,9 +20,9 @@ from .... import _jax
 from ...._base.errors import ShardingError
 from ...._mesh import mesh as virtual_mesh
 from ...._mesh import one_device
-from .layout import Layout
+from .layout import BatchLayout
 from .losses import read_loss
-from .part import LossOf, Place
+from .part import BatchPart, LossOf
 from .statistics import shapes_of
 
 A_SUM, A_SHARE, NOT_LINEAR = "SW402", "SW403", "SW405"
@@ -33,7 +33,7 @@ MANY = 1 << 26
 
 
 def refuse_mixed_rows(
-    loss: LossOf, has_aux: bool, layout: Layout, params: Any, state: Any, batch: Any
+    loss: LossOf, has_aux: bool, layout: BatchLayout, params: Any, state: Any, batch: Any
 ) -> None:
     """Raise if a result of a loss is known to depend on the number of rows per device.
 
@@ -58,7 +58,7 @@ def refuse_mixed_rows(
 
     def body(params: Any, state: Any, batch: Any) -> Any:
         rows = jax.tree.leaves(batch)[0].shape[0]
-        place = Place(jax.random.key(0), lax.axis_index(layout.axis), rows)
+        place = BatchPart(jax.random.key(0), lax.axis_index(layout.axis), rows)
         output, _ = loss(params, state, batch, place)
         first, metrics = read_loss(output, has_aux, rows)
         terms = {"loss": first, **metrics}

@@ -1,8 +1,8 @@
 """What the steps for params and for NNX share: options, random keys, the compiled program.
 
 A step is one program, which `gradient.py` builds, and one `Runner`, which compiles and calls it.
-`params.py` and `nnx.py` are adapters: they take a state apart into arrays and a hashable structure,
-call the runner, and put the new arrays together.
+`params.py` and `nnx.py` are adapters: they split a state into arrays and a hashable structure, call
+the runner, and rebuild the state from the new arrays.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from ...._mesh import MeshLike, check_at_once
 from ...hosts import others
 from .feed import Feed, check_feed
 from .gradient import Reduced
-from .layout import Layout, as_given, count_rows, fill_up, lay_out
+from .layout import BatchLayout, count_rows, fill_up, lay_out, to_device_dtypes
 from .losses import accumulator
-from .part import Place
-from .placement import apart, no_mesh, put, put_rows, refuse_deleted
+from .part import BatchPart
+from .placement import no_mesh, put, put_rows, refuse_deleted, without_duplicates
 
 RNG = (None, "shard", "example")
 
@@ -76,7 +76,7 @@ class Options:
                 rule="A loss gets no key (None), one per 'shard' or one per 'example'.",
                 remedy="rng='example' makes the result independent of the number of devices.",
             )
-        if not (_is_number(self.seed) or _is_one_key(self.seed)):
+        if not (_is_number(self.seed) or _is_single_key(self.seed)):
             raise ShardingError(
                 f"seed is {self.seed!r}",
                 where="argument 'seed'",
@@ -84,7 +84,7 @@ class Options:
                 remedy="seed=0, or seed=jax.random.key(0)",
             )
 
-    def layout(self, mesh: MeshLike | None = None) -> Layout:
+    def layout(self, mesh: MeshLike | None = None) -> BatchLayout:
         """Return the layout on a mesh, by default the step's own."""
         return lay_out(self.mesh if mesh is None else mesh, self.axis, self.accumulate)
 
@@ -94,7 +94,7 @@ class Options:
         key = jax.random.key(seed) if _is_number(seed) else jnp.asarray(seed)
         return jax.random.fold_in(key, step)
 
-    def keys(self, place: Place) -> tuple[Any, ...]:
+    def keys(self, place: BatchPart) -> tuple[Any, ...]:
         """Return the arguments of the loss beside params and batch: the key, if it takes one."""
         if self.rng is None:
             return ()
@@ -113,7 +113,7 @@ def _is_number(seed: Any) -> bool:
     return hasattr(seed, "__index__") and not getattr(seed, "ndim", 0) and integral
 
 
-def _is_one_key(seed: Any) -> bool:
+def _is_single_key(seed: Any) -> bool:
     """Return whether this is one key, typed or raw."""
     if not isinstance(seed, jax.Array | np.ndarray):
         return False
@@ -128,7 +128,7 @@ def _is_one_key(seed: Any) -> bool:
 
 
 Program = Callable[..., Any]
-"""`program(layout, padded, static, arrays, kept, batch, count)`, traced in the last four.
+"""`program(layout, padded, static, arrays, fixed, batch, count)`, traced in the last four.
 
 It returns a pair: the new arrays, in the structure of the old ones, and further outputs.
 """
@@ -138,8 +138,8 @@ class Runner:
     """Runs the program of a step: compiled, on the step's mesh, with its state donated.
 
     Args:
-        program: What a step computes.
-        options: How it is to run.
+        program: The computation of a step.
+        options: The options of the step.
         lost: Subject and remedy of the error about a state whose memory was donated.
     """
 
@@ -162,14 +162,14 @@ class Runner:
         self._waiting: deque[jax.Array] | None = deque() if _share_a_process(mesh) else None
 
     def __call__(
-        self, static: Any, arrays: Any, kept: Any, batch: Any, mesh: Any, settled: bool = False
+        self, static: Any, arrays: Any, fixed: Any, batch: Any, mesh: Any, settled: bool = False
     ) -> Any:
         """Run a step.
 
         Args:
             static: The structure of the state, hashable.
             arrays: The arrays of the state, which are donated.
-            kept: Arrays that are not donated.
+            fixed: Arrays that are not donated.
             batch: The rows.
             mesh: Another mesh to trace the program for; it is not compiled.
             settled: The arrays are exactly the outputs of an earlier step, in their order.
@@ -177,16 +177,15 @@ class Runner:
         if not settled:
             refuse_deleted(jax.tree.leaves(arrays), *self._lost)
         rows = count_rows(batch)
-        batch = as_given(batch)
+        batch = to_device_dtypes(batch)
         if mesh is not None:
             layout = self.options.layout(mesh)
             batch, padded = fill_up(batch, rows, layout.parts)
-            return self.program(layout, padded, static, arrays, kept, batch, jnp.int32(rows))
+            return self.program(layout, padded, static, arrays, fixed, batch, jnp.int32(rows))
         with no_mesh():
-            inputs = self._placed(static, arrays, kept, batch, rows, settled)
+            inputs = self._placed(static, arrays, fixed, batch, rows, settled)
             try:
-                # Counted, so that a process that ends after fewer steps is reported to those that
-                # wait.
+                # Counted to detect a process that ends after fewer steps.
                 with others.news().step() if self.shared else contextlib.nullcontext():
                     outputs = self._compiled(*inputs)
             except (RuntimeError, ValueError) as error:
@@ -209,27 +208,27 @@ class Runner:
         """What each process passes as its batch; None if there is only one process."""
         return self._feed.kind if self._feed.shared else None
 
-    def lower(self, static: Any, arrays: Any, kept: Any, batch: Any) -> Any:
+    def lower(self, static: Any, arrays: Any, fixed: Any, batch: Any) -> Any:
         """Return the step lowered for these arguments, or their shapes, as `jax.jit(f).lower`
         does."""
         rows = count_rows(batch)
-        batch = as_given(batch)
+        batch = to_device_dtypes(batch)
         with no_mesh():
-            return self._compiled.lower(*self._placed(static, arrays, kept, batch, rows))
+            return self._compiled.lower(*self._placed(static, arrays, fixed, batch, rows))
 
     def _placed(
-        self, static: Any, arrays: Any, kept: Any, batch: Any, rows: int, settled: bool = False
+        self, static: Any, arrays: Any, fixed: Any, batch: Any, rows: int, settled: bool = False
     ) -> tuple[Any, ...]:
-        kept = self.place(kept) if kept else kept
+        fixed = self.place(fixed) if fixed else fixed
         if not settled:
             arrays = self.place(arrays)
-            arrays = apart(arrays) if self.options.donate else arrays
+            arrays = without_duplicates(arrays) if self.options.donate else arrays
         if self._feed.shared:
 
             def fits(padded: bool, batch: Any, count: Any) -> None:
                 jax.eval_shape(
                     lambda *args: self.program(self.layout, padded, static, *args),
-                    arrays, kept, batch, count,
+                    arrays, fixed, batch, count,
                 )  # fmt: skip
 
             batch, count, padded = self._feed(batch, rows, fits)
@@ -237,24 +236,24 @@ class Runner:
             batch, padded = fill_up(batch, rows, self._parts)
             batch = put_rows(batch, self.layout.mesh, self._rows)
             count = rows if padded else None  # one number less to transfer
-        return padded, static, arrays, kept, batch, count
+        return padded, static, arrays, fixed, batch, count
 
     def place(self, arrays: Any) -> Any:
         """Put arrays on every device of the mesh, unless they are there already."""
         return put(arrays, self.layout.mesh, P())
 
     def _run(
-        self, padded: bool, static: Any, arrays: Any, kept: Any, batch: Any, count: Any
+        self, padded: bool, static: Any, arrays: Any, fixed: Any, batch: Any, count: Any
     ) -> Any:
         if count is None:
             count = jnp.int32(count_rows(batch))
 
-        def run(arrays: Any, kept: Any, batch: Any, count: Any) -> Any:
-            return self.program(self.layout, padded, static, arrays, kept, batch, count)
+        def run(arrays: Any, fixed: Any, batch: Any, count: Any) -> Any:
+            return self.program(self.layout, padded, static, arrays, fixed, batch, count)
 
         if self.layout.virtual:
             run = _simulated(run, self.options.at_once)
-        return run(arrays, kept, batch, count)
+        return run(arrays, fixed, batch, count)
 
 
 class TrainingStep:
@@ -322,8 +321,8 @@ def check_loss(loss: Callable[..., Any], rng: str | None, trained: str = "params
             f"it cannot be called with {arguments}: {error}",
             where="the loss",
             rule="A loss takes what is trained and the rows, and with rng= a key as well.",
-            remedy="rng='shard' or rng='example' if it wants a key; "
-            "functools.partial for what else it takes.",
+            remedy="rng='shard' or rng='example' if it takes a key; functools.partial for other "
+            "arguments.",
         ) from None
 
 

@@ -19,8 +19,8 @@ from jax.sharding import PartitionSpec as P
 from ...._base.errors import ShardingError, UnsupportedError
 from ...._mesh import mesh as virtual_mesh
 from .dependence import dependents
-from .layout import Layout
-from .part import Place
+from .layout import BatchLayout
+from .part import BatchPart
 
 MODES = ("batch", "shard")
 
@@ -41,7 +41,7 @@ class Statistics:
             )
 
     def examine(
-        self, loss: Any, layout: Layout, params: Any, state: Any, batch: Any, padded: bool
+        self, loss: Any, layout: BatchLayout, params: Any, state: Any, batch: Any, padded: bool
     ) -> None:
         """Raise if the result of a loss would depend on how the batch is split."""
         by_batch = self.mode == "batch"
@@ -75,7 +75,7 @@ class Effects:
 
 
 def _effects(
-    loss: Any, layout: Layout, params: Any, state: Any, batch: Any, padded: bool
+    loss: Any, layout: BatchLayout, params: Any, state: Any, batch: Any, padded: bool
 ) -> Effects:
     from ...._engine.call import trace
     from ...._jax.virtual import virtually
@@ -92,7 +92,7 @@ def _effects(
     unchanged: list[bool] = []
 
     def body(params: Any, state: Any, batch: Any, key: Any) -> Any:
-        place = Place(key, lax.axis_index(layout.axis), share)
+        place = BatchPart(key, lax.axis_index(layout.axis), share)
         output, new = loss(params, state, batch, place)
         old = jax.tree.leaves(state)
         unchanged[:] = [a is b for a, b in zip(old, jax.tree.leaves(new), strict=True)]
@@ -130,7 +130,7 @@ def _effects(
     return Effects(changed, mixed, varying, str(collectives[0]) if collectives else "")
 
 
-def refuse_varying(mapped: Any, layout: Layout, arguments: Any) -> None:
+def refuse_varying(mapped: Any, layout: BatchLayout, arguments: Any) -> None:
     """Raise if the gradient differs along an axis that does not split the rows.
 
     Args:
@@ -191,7 +191,7 @@ def keep_statistics(old: Any, new: Any, axis: str, mode: str) -> Any:
     return jax.tree.map(keep, old, new)
 
 
-def _varies(name: str, layout: Layout) -> ShardingError:
+def _varies(name: str, layout: BatchLayout) -> ShardingError:
     return ShardingError(
         f"{name} differs between the devices along {layout.axis!r} after it",
         where="the loss",
@@ -209,7 +209,7 @@ def _coupling(updated: list[str], collective: str) -> str:
     return f"it has {'an' if collective[0] in 'aeiou' else 'a'} {collective}"
 
 
-def _padded(what: str, layout: Layout) -> ShardingError:
+def _padded(what: str, layout: BatchLayout) -> ShardingError:
     return ShardingError(
         f"{what}, and the batch does not divide evenly over {layout}",
         where="the loss",
@@ -218,7 +218,7 @@ def _padded(what: str, layout: Layout) -> ShardingError:
     )
 
 
-def _split_further(what: str, layout: Layout) -> ShardingError:
+def _split_further(what: str, layout: BatchLayout) -> ShardingError:
     remedy = f"a virtual mesh, mesh=sw.mesh({layout.axis}=n), which accumulates over n parts"
     if layout.virtual:
         sizes = {**layout.mesh.shape, layout.axis: layout.parts}

@@ -1,4 +1,4 @@
-"""Validate what a step is asked to train."""
+"""Validate the variables to train."""
 
 from __future__ import annotations
 
