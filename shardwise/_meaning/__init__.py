@@ -23,8 +23,10 @@ from .relate import same_reading as same_reading
 from .rules import table as table
 from .term import Coef as Coef
 from .term import Left as Left
+from .term import TooLate as TooLate
 from .term import below as below
 from .term import late as late
+from .term import step as step
 from .term import within as within
 from .turns import same_in_turns as same_in_turns
 from .value import Value as Value

@@ -10,7 +10,9 @@ file was used that does not belong there, without a message, is what this looks 
 from __future__ import annotations
 
 import contextlib
+import grp  # noqa: F401
 import os
+import pwd  # noqa: F401
 import random
 import shutil
 import warnings
@@ -155,7 +157,11 @@ def _put(source: Path, target: Path) -> None:
 
 @contextlib.contextmanager
 def as_user(folder: Path) -> Iterator[None]:
-    """Root reads everything: be somebody else meanwhile, who owns the folder."""
+    """Root reads everything: be another user meanwhile, who owns the folder.
+
+    That user may not be able to read Python's own modules, if they are in root's home: those that
+    Orbax imports late, `grp` and `pwd`, are imported above.
+    """
     if os.geteuid():
         yield
         return

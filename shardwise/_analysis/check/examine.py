@@ -13,9 +13,10 @@ from ..._base.doing import doing
 from ..._base.errors import DeadlockError, name_of
 from ..._engine.static import Static
 from ..._engine.tracing import Tracing
-from ..._meaning import Gap, Reading
+from ..._meaning import Gap, Reading, TooLate
 from ..._mesh import AbstractMesh, one_device
 from ..._program import Collective, walk
+from ..compiler.outside import checked_part
 from ..faults import MEANING, Deadlock, Differs, Finding, HiddenByZeros, Ties
 from .clash import run_on
 from .draw import is_zero, run_drawn, without_zeros
@@ -46,6 +47,8 @@ class Examined:
     stuck_on: tuple[str, ...]
     """The meshes on which devices wait for each other forever."""
     comparison: _Comparison
+    left_out: tuple[str, ...] = ()
+    """What was not done because of the deadline, as clauses."""
 
     @property
     def args(self) -> tuple[Any, ...]:
@@ -90,6 +93,15 @@ def _exactly() -> Iterator[None]:
     """
     with jax.default_matmul_precision("highest"), jax.disable_jit(False):
         yield
+
+
+@contextlib.contextmanager
+def _in_time(left_out: list[str], clause: str) -> Iterator[None]:
+    """Leave out the rest of the block, and note it, once the deadline is too close."""
+    try:
+        yield
+    except TooLate:
+        left_out.append(clause)
 
 
 @_exactly()
@@ -139,28 +151,40 @@ def examine(
             base, runs, meshes, limits, meaning, follows, wanted, inputs, drawn, all_meshes
         )
 
+    left_out: list[str] = []
     comparison = compared(seed)
-    comparison.run()
+    try:
+        comparison.run()
+    except TooLate:
+        if not comparison.wrong_on:
+            raise
+        left_out.append("the other meshes were not run")
     if comparison.drawn and comparison.is_open:
         others = [(seed + 1 + k, False) for k in range(AGAIN)]
         if not finite and asks_whether_finite(comparison.base.body):
             others.append((seed, True))
         failing = (pair for pair in others if compared(pair[0], comparison, odd=pair[1]).run())
-        if (pair := next(failing, None)) is not None:
-            comparison = compared(pair[0], odd=pair[1])
-            comparison.run()
+        with _in_time(left_out, "other values were not tried"):
+            if (pair := next(failing, None)) is not None:
+                shown = compared(pair[0], odd=pair[1])
+                shown.run()
+                comparison = shown
     base, runs = comparison.base, comparison.runs
     doing("looking for the line" if comparison.wrong_on else "reading the program")
-    findings = comparison.findings()
-    if not comparison.wrong_on:
-        evidence = reference is not None, comparison.is_proved
-        tied = {tie.index: tie for tie in comparison.tied}  # meshes come in order of size
-        blind = [*unseen(base, runs, meshes, *evidence), *map(Ties.of, tied.values())]
-        findings += list(map(with_values, blind)) if comparison.drawn else blind
-        explained = bool(blind) or any(finding.evidence == MEANING for finding in findings)
-        if comparison.has_zeros and not explained and (reference is None or callable(reference)):
-            others = without_zeros(comparison.given, seed)
-            findings += compared(seed, comparison, others).hidden_by_zeros(base)
+    findings: list[Finding] = []
+    lost = "the line was not looked for" if comparison.wrong_on else "other values were not tried"
+    with _in_time(left_out, lost):
+        findings = comparison.findings()
+        if not comparison.wrong_on:
+            evidence = reference is not None, comparison.is_proved
+            tied = {tie.index: tie for tie in comparison.tied}  # meshes come in order of size
+            blind = [*unseen(base, runs, meshes, *evidence), *map(Ties.of, tied.values())]
+            findings += list(map(with_values, blind)) if comparison.drawn else blind
+            explained = bool(blind) or any(finding.evidence == MEANING for finding in findings)
+            known = reference is not None and not callable(reference)
+            if comparison.has_zeros and not explained and not known:
+                others = without_zeros(comparison.given, seed)
+                findings += compared(seed, comparison, others).hidden_by_zeros(base)
     reported, silenced = split_silenced(findings, place_of(f))
     reported = led_by_a_cause(reported)
     certain = any(finding.certain for finding in reported)
@@ -174,8 +198,10 @@ def examine(
         drawn=comparison.drawn,
         proved_on=tuple(comparison.proved_on),
         not_run=tuple(comparison.not_run),
+        checked=checked_part(runs[-1].traced, args, meshes[-1]),
     )
-    return Examined(verdict, tuple(comparison.wrong), tuple(comparison.stuck_on), comparison)
+    stuck_on = tuple(comparison.stuck_on)
+    return Examined(verdict, tuple(comparison.wrong), stuck_on, comparison, tuple(left_out))
 
 
 def _is_traceable(tracing: Tracing, args: tuple[Any, ...]) -> bool:

@@ -20,6 +20,7 @@ from ..._base.errors import noting
 from ..._engine.lower import DivergenceWatch, Pace, Value, explain_divergence, observe
 from ..._engine.tracing import Traced, Tracing
 from ..._jax.virtual import under
+from ..._meaning import step
 from ..._mesh import abstract
 from ..._program import Atom, Body, Op, Scan, Var, walk
 from ..lift import Lifted, lift, widened
@@ -132,7 +133,7 @@ class Run:
             outs, trouble = observe(lifted.body, values, watch, ALL, targets)
             return [Value(plain(value.array), value.dims) for value in outs], trouble
 
-        with jax.enable_x64(True):
+        with jax.enable_x64(True), step():
             executable = self._compiled(tuple(map(id, atoms)), run)
             doing(f"running {self.on}")
             return jax.device_get(executable(*values))

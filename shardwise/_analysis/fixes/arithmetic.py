@@ -101,8 +101,9 @@ def _sizes_in(function: ast.AST) -> Iterator[str]:
     for node in ast.walk(function):
         if isinstance(node, ast.Assign):
             target, value = node.targets[0], node.value
-            tuples = isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple)
-            pairs = [*zip(target.elts, value.elts, strict=False)] if tuples else [(target, value)]
+            pairs = [(target, value)]
+            if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
+                pairs = [*zip(target.elts, value.elts, strict=False)]
             for name, size in pairs:
                 is_size = called(size) in SIZES or (
                     isinstance(size, ast.Subscript) and called(size.value) == "shape"

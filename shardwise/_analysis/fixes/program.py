@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import numpy as np
 
 from ... import _jax
 from ..._engine.simulate import simulate
@@ -15,7 +16,7 @@ from ..._engine.static import Static
 from ..._engine.tracing import Tracing
 from ..._meaning import Gap
 from ..._mesh import AbstractMesh, one_device
-from ..._program import Body
+from ..._program import Atom, Body, Lit
 from ..check import Examined, examine
 from ..prove.reading import ReadProgram
 
@@ -70,7 +71,7 @@ class Program:
         """Return the indices of the results whose shape is wrong."""
         count = self.plain.traced.tree.num_leaves
         pairs = zip(body.outs[:count], self.plain.body.outs, strict=False)
-        return frozenset(i for i, (got, want) in enumerate(pairs) if got.shape != want.shape)
+        return frozenset(i for i, (a, b) in enumerate(pairs) if shape_of(a) != shape_of(b))
 
     def read(
         self, mesh: AbstractMesh, f: Any, allowed: Allowed | None = NONE
@@ -93,9 +94,10 @@ class Program:
     def gaps_apart(self, mesh: AbstractMesh, f: Any) -> list[list[Gap]] | None:
         """Return the gaps, where devices are followed separately if nothing else decides."""
         edited = self.read(mesh, f)
-        if edited is None or not is_open(gaps := edited.reading.gaps()):
-            return None if edited is None else gaps
-        return [row.gaps for row in edited.compared(self.plain)]
+        if edited is None:
+            return None
+        gaps = edited.reading.gaps()
+        return gaps if not is_open(gaps) else [row.gaps for row in edited.compared(self.plain)]
 
     def proved(self, f: Any) -> bool:
         """Return whether every result is proved on every mesh, including one device."""
@@ -143,6 +145,11 @@ class Program:
             return jax.tree.unflatten(tree, outs)
 
         return original
+
+
+def shape_of(atom: Atom) -> tuple[int, ...]:
+    """Return the shape of a value or literal."""
+    return np.shape(atom.value) if isinstance(atom, Lit) else atom.shape
 
 
 def is_open(found: list[list[Gap]]) -> bool:

@@ -27,7 +27,7 @@ from .arithmetic import ARITHMETIC
 from .candidate import Candidate, import_edits
 from .edits import CATALOGUE, Request, keep_checks
 from .live import Live
-from .program import Program, is_open
+from .program import Program, is_open, shape_of
 from .rewrites import REWRITES
 from .sends import SENDS
 from .sites import Sources, sites_of, values_of
@@ -314,7 +314,7 @@ class Search:
     def _shapes(self, index: int) -> tuple[str, tuple[int, ...], tuple[int, ...]]:
         """Return the path of a result, its shape, and what the shape should be."""
         plain = self.program.plain
-        got, want = (body.outs[index].shape for body in (self.body, plain.body))
+        got, want = (shape_of(body.outs[index]) for body in (self.body, plain.body))
         return plain.traced.result_paths[index], got, want
 
     def _reference(self) -> list[tuple[Source, ast.expr]]:

@@ -57,9 +57,10 @@ def _likely(
             for dim in range(max(len(old), 1) + 1):
                 yield 3.2 + 0.3 * dim, _with(old, dim, (name,))
     rank = 1.6 if r.misplaced and results else 6.8
-    single: list[Entries] = [[(name,)] for name in names] + [[(), (name,)] for name in names]
-    pairs = [[(a,), (b,)] for a, b in itertools.permutations(names, 2)]
-    for nth, entries in enumerate([*single, [], *pairs]):
+    others: list[Entries] = [[(name,)] for name in names]
+    others += [[(), (name,)] for name in names] + [[]]
+    others += [[(a,), (b,)] for a, b in itertools.permutations(names, 2)]
+    for nth, entries in enumerate(others):
         yield rank + 0.1 * nth, entries
 
 

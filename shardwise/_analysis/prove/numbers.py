@@ -17,7 +17,7 @@ from ..._base.doing import doing
 from ..._base.errors import ShardwiseError
 from ..._engine.static import Static
 from ..._engine.tracing import Tracing
-from ..._meaning import late
+from ..._meaning import TooLate, late
 from ..._mesh import AbstractMesh, resized
 from ..check import Examined, examine, wide, words
 from ..faults import Deadlock, Finding
@@ -25,6 +25,8 @@ from .witness import affordable, differing, elements
 
 MANY = 1 << 21
 """Programs whose arguments have more elements than this are run with smaller ones."""
+
+LIMIT = "the time limit of 30 s was reached"
 
 FEW = 64
 """Meshes of more devices than this are not run."""
@@ -81,15 +83,19 @@ def try_numbers(
     """
     small = _small_meshes(meshes)
     large = elements(args) > MANY
-    if not small or (decided and large) or late():
+    if not small or (decided and large):
         return Numbers()
-    if large:
-        return _smaller(f, args, small[0], reference, options)
     try:
+        if late():
+            raise TooLate
+        if large:
+            return _smaller(f, args, small[0], reference, options)
         traced = [(Tracing(f, mesh, *options)(args, {}), mesh) for mesh in small]
         if not all(affordable(trace, mesh) for trace, mesh in traced):
             return Numbers()
         examined = examine(f, args, small, reference, options)
+    except TooLate:
+        return Numbers(words=f"The program was not run: {LIMIT}.")
     except (ShardwiseError, TypeError, ValueError, AssertionError, RuntimeError, MemoryError):
         return Numbers()  # without a run, the result remains unknown
     return _told(examined, small, exact=small[0] in meshes)
@@ -139,13 +145,14 @@ def _told(examined: Examined, meshes: Sequence[AbstractMesh], exact: bool) -> Nu
     run = [words(mesh) for mesh in meshes]
     # Silenced findings are not reported, but they do count.
     seen = [finding for finding in (*verdict.findings, *verdict.silenced) if finding.certain]
-    if not seen:
-        return Numbers(True, exact, words=f"{_where(run)}, every result is right.")
+    late = f" After that, {', and '.join(examined.left_out)}: {LIMIT}." if examined.left_out else ""
+    if not seen and not (late and (examined.wrong or examined.stuck_on)):
+        return Numbers(True, exact, words=f"{_where(run)}, every result is right.{late}")
     wrong = frozenset((result.mesh, result.path) for result in examined.wrong)
     stuck = frozenset(examined.stuck_on)
     affected, example = _example(examined)
     sentence = f"{_where([mesh for mesh in run if mesh in affected] or run)}: {example}"
-    return Numbers(True, exact, wrong, stuck, tuple(seen), sentence)
+    return Numbers(True, exact, wrong, stuck, tuple(seen), sentence + late)
 
 
 def _where(meshes: Sequence[str]) -> str:

@@ -20,6 +20,7 @@ from ..._base.errors import ShardwiseError
 from ..._engine.simulate import simulate
 from ..._engine.tracing import Tracing
 from ..._jax.types import unplaced
+from ..._meaning import step
 from ..._mesh import AbstractMesh, one_device
 from ..._program import Atom, Body, Leaf, Lit, Op, Scan, walk
 
@@ -133,9 +134,11 @@ def differing(
             if not affordable(traced, mesh) or not (plain is None or affordable(plain, one_mesh)):
                 continue
             drawn = _drawn(smaller)
-            got = jax.tree.leaves(jax.jit(simulate(f, mesh=mesh, in_specs=in_specs))(*drawn))
             base = simulate(f, mesh=one_mesh, in_specs=in_specs) if reference is None else reference
-            want = jax.tree.leaves(jax.jit(base)(*drawn))
+            with step():
+                got = jax.tree.leaves(jax.jit(simulate(f, mesh=mesh, in_specs=in_specs))(*drawn))
+            with step():
+                want = jax.tree.leaves(jax.jit(base)(*drawn))
         except (ShardwiseError, TypeError, ValueError, AssertionError, RuntimeError, MemoryError):
             continue
         rows = zip(traced.result_paths, got, want, strict=True)

@@ -58,7 +58,9 @@ from .spread import transpose as transpose
 from .spread import uniform_dims as uniform_dims
 from .spread import zero as zero
 from .work import Left as Left
+from .work import TooLate as TooLate
 from .work import TooMuch as TooMuch
 from .work import at_most as at_most
 from .work import late as late
+from .work import step as step
 from .work import within as within

@@ -37,7 +37,21 @@ def at_most(work: int, of: Left | None = None) -> Iterator[None]:
             of.work -= limit - max(budget.work, 0)
 
 
-_UNTIL: contextvars.ContextVar[float | None] = contextvars.ContextVar("until", default=None)
+class TooLate(Exception):
+    """A step was not begun, because it would not end before the deadline."""
+
+
+@dataclasses.dataclass
+class Deadline:
+    """A point in time, and the longest step so far that could not be interrupted."""
+
+    at: float
+    longest: float = 0.0
+
+
+_DEADLINE: contextvars.ContextVar[Deadline | None] = contextvars.ContextVar(
+    "deadline", default=None
+)
 
 OFTEN = 4096
 """The amount of work between two looks at the clock."""
@@ -45,21 +59,32 @@ OFTEN = 4096
 
 @contextlib.contextmanager
 def within(seconds: float) -> Iterator[None]:
-    """Raise `TooMuch` from counted work inside once the time is over.
-
-    This is the last resort for machines so slow that counted work takes too long.
-    """
-    token = _UNTIL.set(time.monotonic() + seconds)
+    """Set the deadline: counted work inside then raises `TooMuch`, and a `step` `TooLate`."""
+    token = _DEADLINE.set(Deadline(time.monotonic() + seconds))
     try:
         yield
     finally:
-        _UNTIL.reset(token)
+        _DEADLINE.reset(token)
 
 
 def late() -> bool:
     """Return whether the time is over."""
-    until = _UNTIL.get()
-    return until is not None and time.monotonic() > until
+    deadline = _DEADLINE.get()
+    return deadline is not None and time.monotonic() > deadline.at
+
+
+@contextlib.contextmanager
+def step() -> Iterator[None]:
+    """Run what cannot be interrupted, such as compiling; raise `TooLate` if it would end too late.
+
+    It is expected to take as long as the longest step so far.
+    """
+    deadline, began = _DEADLINE.get(), time.monotonic()
+    if deadline is not None and began + deadline.longest > deadline.at:
+        raise TooLate
+    yield
+    if deadline is not None:
+        deadline.longest = max(deadline.longest, time.monotonic() - began)
 
 
 def spend(work: int) -> None:
