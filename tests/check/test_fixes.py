@@ -403,6 +403,74 @@ def test_random_numbers_are_drawn_for_an_array_that_is_split_twice(per_device):
     assert ("accept it: `# shardwise: ignore[SW106]`" in message) == per_device
 
 
+def spec_of_the_result(x, *, mesh):
+    body = lambda x: x * 2  # noqa: E731
+    return jax.shard_map(body, mesh=mesh, in_specs=P("data"), out_specs=P(None, "data"))(x)
+
+
+def spec_of_the_argument(x, *, mesh):
+    def body(x):
+        return jax.lax.psum(x.sum(0), "data"), x * 2
+
+    specs = (P(), P("data"))
+    return jax.shard_map(body, mesh=mesh, in_specs=P(), out_specs=specs, check_vma=False)(x)
+
+
+def doubled_divisor(x, *, mesh):
+    def body(x):
+        return jax.lax.psum(x.sum(0), "data") / 8 / 2
+
+    return jax.shard_map(body, mesh=mesh, in_specs=P("data"), out_specs=P())(x)
+
+
+def missing_divisor(x, *, mesh):
+    def body(x):
+        return jax.lax.psum_scatter(x.mean(0), "data", tiled=True)
+
+    return jax.shard_map(body, mesh=mesh, in_specs=P("data"), out_specs=P("data"))(x)
+
+
+def part_is_not_sent_on(x, *, mesh):
+    def body(x):
+        part, total = x, jnp.tanh(x @ x.T).sum(1)
+        for _ in range(jax.lax.axis_size("data") - 1):
+            sent = part
+            total = total + jnp.tanh(x @ sent.T).sum(1)
+            part = sent
+        return total
+
+    return jax.shard_map(body, mesh=mesh, in_specs=P("data"), out_specs=P("data"))(x)
+
+
+def answers_are_not_sent_back(x, *, mesh):
+    def back(answers):
+        return answers
+
+    def body(x):
+        tokens = jax.lax.all_to_all(x, "data", split_axis=1, concat_axis=0, tiled=True)
+        return jnp.tanh(back(tokens**2).sum(1))
+
+    return jax.shard_map(body, mesh=mesh, in_specs=P("data"), out_specs=P("data"))(x)
+
+
+EDITED = {
+    spec_of_the_result: 'out_specs=P("data"))',
+    spec_of_the_argument: 'in_specs=P("data"), out_specs=specs',
+    doubled_divisor: 'return jax.lax.psum(x.sum(0), "data") / 8',
+    missing_divisor: '"data", tiled=True) / jax.lax.axis_size("data")',
+    part_is_not_sent_on: 'sent = jax.lax.ppermute(part, "data", [(i, (i ',
+    answers_are_not_sent_back: 'all_to_all(answers, "data", split_axis=0, concat_axis=1, tiled',
+}
+
+
+@pytest.mark.parametrize("step", EDITED, ids=lambda step: step.__name__)
+def test_specs_divisors_and_sends_are_mended(step):
+    reference = (lambda x: x.mean(0)) if step is doubled_divisor else None
+    fix = fix_of(sw.check(step, X, mesh={"data": [1, 4]}, reference=reference))
+    assert any(line.startswith("+") and EDITED[step] in line for line in fix.diff.splitlines())
+    assert fix.verified == "proved"
+
+
 CORPUS = (
     "data.mean_of_variances",
     "data.penalty_counted_by_every_device",

@@ -16,6 +16,7 @@ from ..._engine.tracing import Tracing
 from ..._meaning import Gap, Reading, TooLate
 from ..._mesh import AbstractMesh, one_device
 from ..._program import Collective, walk
+from ..compiler.outside import checked_part
 from ..faults import MEANING, Deadlock, Differs, Finding, HiddenByZeros, Ties
 from .clash import run_on
 from .draw import How, answering, is_zero, run_drawn, without_zeros
@@ -199,6 +200,7 @@ def examine(
         drawn=comparison.drawn,
         proved_on=tuple(comparison.proved_on),
         not_run=tuple(comparison.not_run),
+        checked=checked_part(runs[-1].traced, args, meshes[-1]),
     )
     stuck_on = tuple(comparison.stuck_on)
     return Examined(verdict, tuple(comparison.wrong), stuck_on, comparison, tuple(left_out))

@@ -10,7 +10,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from ..._program import Body, Collective, Op, Var, Where
+from ..._program import Body, Collective, Op, Var, Where, within
 from ..faults import (
     NUMBERS,
     DependsOnDevices,
@@ -158,6 +158,14 @@ class Measured:
         origin = self.wrong.origin
         is_sum = origin is not None and isinstance(origin.op, Collective) and origin.op.backward
         return is_sum or self.wrong.suspect is not None
+
+    @property
+    def reduced_by(self) -> str | None:
+        """The reduction that is blamed, `psum` or `pmean`, if it is one of them."""
+        op = self.wrong.origin.op if self.wrong.origin else None
+        if op is not None and within(op.source, "pmean"):
+            return "pmean"
+        return op.name if isinstance(op, Collective) else None
 
     @staticmethod
     def fraction(times: float) -> str:

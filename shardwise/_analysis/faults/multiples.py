@@ -150,7 +150,8 @@ class TooLarge(Fault):
             return None
         text = f"is {one.multiple:.4g} times too large, {one.whose}"
         if not one.summed_before:
-            return cls.found(text, one.where, AVERAGED.format(over=one.over))
+            remedy = SUMMED if one.reduced_by == "pmean" else AVERAGED
+            return cls.found(text, one.where, remedy.format(over=one.over))
         text += "; every device has the same value before the sum"
         return cls.found(text, one.where, MEANT.format(over=one.over))
 
@@ -235,7 +236,8 @@ class TooSmall(Fault):
         if one.multiple is None or one.multiple >= 1:
             return None
         text = f"is {one.fraction(one.multiple)} of what it should be, {one.whose}"
-        return cls.found(text, one.where, SUMMED.format(over=one.over))
+        remedy = AVERAGED if one.reduced_by == "psum" else SUMMED
+        return cls.found(text, one.where, remedy.format(over=one.over))
 
 
 class CountedOften(Fault):
