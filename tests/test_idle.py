@@ -75,7 +75,7 @@ def test_simulate_warns_once(f):
         simulated(X)
         simulated(X)
     assert [one.filename for one in found] == [__file__]
-    assert "there is no shard_map in it, and the mesh {'data': 4} makes no difference" in str(
+    assert "there is no shard_map in it, and the mesh {'data': 4} has no effect" in str(
         found[0].message
     )
 

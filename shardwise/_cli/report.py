@@ -215,6 +215,7 @@ def verdict_text(
         text.append(f" ({results}, {seconds:.1f} s)", style="dim")
     if verdict.silenced:
         text.append(f" ({counted(verdict.silenced)})", style="dim")
+    text.append(f"\n  {verdict.checked}" if verdict.checked else "", style="dim")
     for finding in told_once(verdict.findings):
         text.append("\n\n").append(_finding(finding))
     numbers = getattr(verdict, "numbers", "")

@@ -55,6 +55,7 @@ from .jaxprs import primitive_name as primitive_name
 from .jaxprs import refuse_leaked as refuse_leaked
 from .jaxprs import scan_counts as scan_counts
 from .jaxprs import shape_of as shape_of
+from .jaxprs import shard_maps_in as shard_maps_in
 from .jaxprs import specs_in as specs_in
 from .jaxprs import trace_context as trace_context
 from .jaxprs import untouched as untouched

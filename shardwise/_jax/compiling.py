@@ -253,12 +253,37 @@ def meshes_in(jaxpr: Any) -> list[Mesh | AbstractMesh]:
 def _meshes(opened: Open) -> Iterator[Mesh | AbstractMesh]:
     for eqn in opened.eqns:
         for value in eqn.params.values():
-            for part in value if isinstance(value, tuple | list) else (value,):
+            for part in _parts(value):
                 mesh = part.mesh if isinstance(part, NamedSharding) else part
                 if isinstance(mesh, Mesh | AbstractMesh):
                     yield from () if mesh.empty else (mesh,)
                 elif hasattr(part, "eqns") or hasattr(part, "jaxpr"):
                     yield from _meshes(open_jaxpr(part))
+
+
+def is_partitioned(jaxpr: Any) -> bool:
+    """Return whether constraints or types shard values over axes that are not manual."""
+    for eqn in open_jaxpr(jaxpr).eqns:
+        params = [] if primitive_name(eqn.primitive) == "jit" else [*eqn.params.values()]
+        parts = [part for value in eqn.params.values() for part in _parts(value)]
+        nested = [part for part in parts if hasattr(part, "eqns") or hasattr(part, "jaxpr")]
+        shardings = [part for value in params for part in _parts(value)]
+        if not nested:
+            shardings += [getattr(atom.aval, "sharding", None) for atom in eqn.invars]
+        if any(map(_is_split, shardings)) or any(map(is_partitioned, nested)):
+            return True
+    return False
+
+
+def _parts(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, tuple | list) else (value,)
+
+
+def _is_split(sharding: Any) -> bool:
+    if not isinstance(sharding, NamedSharding):
+        return False
+    names = (name for row in sharding.spec if row for name in _parts(row))
+    return any(sharding.mesh.shape.get(name, 1) > 1 for name in names)
 
 
 def automatic(mesh: Mesh | AbstractMesh) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -192,19 +192,22 @@ def untyped(constant: Any) -> Any:
     return np.asarray(constant) if type(constant).__name__ == "TypedNdArray" else constant
 
 
-def specs_in(jaxpr: Any) -> list[Any]:
-    """Return the specs of the arguments of all `shard_map`s, in order."""
-    specs = []
+def shard_maps_in(jaxpr: Any) -> Iterator[Any]:
+    """Yield the equations of all `shard_map`s, in order."""
     for eqn in open_jaxpr(jaxpr).eqns:
         if primitive_name(eqn.primitive) == "shard_map":
-            specs.append(eqn.params["in_specs"])
+            yield eqn
         values = list(eqn.params.values())
         for value in values:
             if is_jaxpr(value):
-                specs += specs_in(value)
+                yield from shard_maps_in(value)
             elif isinstance(value, tuple | list):
                 values += value
-    return specs
+
+
+def specs_in(jaxpr: Any) -> list[Any]:
+    """Return the specs of the arguments of all `shard_map`s, in order."""
+    return [eqn.params["in_specs"] for eqn in shard_maps_in(jaxpr)]
 
 
 def is_ordered(effect: Any) -> bool:

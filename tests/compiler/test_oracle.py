@@ -1,37 +1,43 @@
-"""The compiler as the oracle of our own record: what a `shard_map` sends, traced and compiled."""
+"""The compiler as the oracle of our own record: the gallery, and a sample of the programs."""
 
 from __future__ import annotations
 
-import collections
-import functools
+import dataclasses
+import random
 
-import jax
 import pytest
 
-import shardwise as sw
+from ..explain.test_xla import GALLERY
+from . import oracle
 
-from ..explain.test_xla import GALLERY, SHAPES
-from ..test_examples import load
+CASES = oracle.cases()
 
 
 @pytest.mark.parametrize("name", GALLERY)
 def test_the_record_of_a_program_is_what_the_compiler_keeps(name):
-    module = load(name)
-    args = jax.eval_shape(functools.partial(module.example_args, **GALLERY[name]))
-    mesh = sw.mesh(dict(zip(module.AXES, SHAPES[len(module.AXES)], strict=True)))
-    traced = sw.explain(module.step, *args, mesh=mesh, compile=False)
-    compiled = sw.explain(module.step, *args, mesh=mesh, compile=True)
-    assert rows(compiled) == rows(traced)
-    assert compiled.compiled
-    assert compiled.bytes_sent == traced.bytes_sent
-    known = [use.meaning for use in traced.collectives if use.by == "program"]
-    kept = [use.meaning for use in compiled.collectives if use.by == "program"]
-    assert not any(known) or any(kept)
+    found = oracle.compare(name, CASES[name])
+    assert found.same == found.predicted == found.kept > 0
 
 
-def rows(report):
-    found = collections.Counter()
-    for use in report.collectives:
-        assert use.by == "program"
-        found[use.name, use.axes, use.group_size, use.bytes] += use.least
-    return found
+@pytest.mark.parametrize("name", random.Random(39).sample(sorted(CASES.keys() - GALLERY), 8))
+def test_every_difference_has_a_reason(name):
+    assert not oracle.compare(name, CASES[name]).unexplained
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda uses: [*uses, uses[-1]],
+        lambda uses: uses[1:],
+        lambda uses: [dataclasses.replace(uses[0], bytes=uses[0].bytes + 4), *uses[1:]],
+        lambda uses: [dataclasses.replace(uses[0], count=3), *uses[1:]],
+    ],
+    ids=["one too many", "one too few", "other bytes", "in a loop"],
+)
+def test_an_error_of_the_record_has_none(wrong):
+    def explain(compile):
+        report = CASES["data_parallel"](compile=compile)
+        uses = report.collectives
+        return report if compile else dataclasses.replace(report, collectives=tuple(wrong(uses)))
+
+    assert oracle.compare("data_parallel", explain).unexplained

@@ -162,3 +162,39 @@ def test_an_operation_along_a_split_dimension(f, spec, words):
         assert use.why.kind == "operation"
         assert use.why.reason.startswith(words)
         assert "split over data, so" in use.why.reason
+
+
+def test_an_operand_of_a_sum_that_is_sharded_otherwise():
+    """The largest operand is sharded as the result; the other one is what is sent."""
+
+    def step(x, y):
+        rows = lax.with_sharding_constraint(jnp.sin(x), P("data"))
+        columns = lax.with_sharding_constraint(jnp.cos(y), P(None, "data"))
+        return lax.with_sharding_constraint(rows + columns, P("data"))
+
+    args = shaped(64, 256), shaped(64, 256)
+    report = sw.explain(step, *args, mesh=MESH, in_specs=(P("data"), P(None, "data")))
+    (use,) = report.collectives
+    assert use.name == "all_to_all"
+    assert use.why.reason == (
+        "add takes f32[64, 256] sharded as P(None, 'data'), and the result is needed as P('data')"
+    )
+    assert (use.why.before, use.why.after) == (((), ("data",)), (("data",), ()))
+
+
+def test_an_array_that_a_loop_takes_in_another_sharding():
+    def step(w, x):
+        def layer(x, w):
+            return lax.with_sharding_constraint(jnp.tanh(x) * w, P("data")), None
+
+        x = lax.with_sharding_constraint(x * 2, P(None, "data"))
+        return lax.scan(layer, x, w)[0]
+
+    args = shaped(3, 64), shaped(4096, 64)
+    report = sw.explain(step, *args, mesh=MESH, in_specs=(P(), P(None, "data")))
+    assert rows(report) == [
+        ("all_to_all", ("data",), "operation", "return lax.scan(layer, x, w)[0]")
+    ]
+    assert report.collectives[0].why.reason == (
+        "while takes f32[4096, 64] sharded as P(None, 'data'), and the loop needs it as P('data')"
+    )

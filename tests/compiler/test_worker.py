@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 
+import jax
 import jax.numpy as jnp
 import pytest
 from jax import P
@@ -108,3 +109,16 @@ def _runs(pid):
 def test_compile_is_one_of_three(given):
     with pytest.raises(sw.ShardwiseError, match='compile is "auto", True or False'):
         explained(compile=given)
+
+
+def test_a_collective_that_cpus_lack_is_named():
+    mesh = sw.mesh(data=4)
+    body = lambda x: jax.lax.pbroadcast(x, ("data",), 0)  # noqa: E731
+    step = jax.shard_map(body, mesh=mesh, in_specs=P("data"), out_specs=P("data"))
+    with pytest.raises(
+        sw.ShardwiseError, match="primitive 'pbroadcast' not found for platform cpu"
+    ):
+        sw.explain(step, shaped(8), compile=True)
+    moved = sw.explain(lambda x: jnp.sin(step(x)).sum(), shaped(8), mesh=mesh)
+    assert [use.name for use in moved.collectives] == ["pbroadcast"]
+    assert any("it was not compiled" in note for note in moved.notes)

@@ -36,6 +36,8 @@ class Verdict:
     `all_meshes`."""
     silenced: tuple[Finding, ...] = ()
     """Findings silenced by a comment, `# shardwise: ignore[SW203]`. They do not fail the check."""
+    checked: str = ""
+    """A sentence on which part was checked, if the compiler partitions the rest of the program."""
 
     def __post_init__(self) -> None:
         if not self.wrong_on and not self.ok:
@@ -82,6 +84,7 @@ class Verdict:
         parts = "; ".join(f"{word} on {meshes}" for word, meshes in self.head())
         head = f"{self.name or 'the program'}: {parts}{DRAWN if self.drawn else ''}"
         head += f" ({counted(self.silenced)})" if self.silenced else ""
+        head += f"\n{self.checked}" if self.checked else ""
         return "\n\n".join([head, *map(str, told_once(self.findings))])
 
     def __repr__(self) -> str:
@@ -98,6 +101,7 @@ class Verdict:
             "proved_on": list(self.proved_on),
             "not_run": list(self.not_run),
             "leaves": self.leaves,
+            "checked": self.checked,
             "findings": [finding.to_dict() for finding in self.findings],
             "silenced": [finding.to_dict() for finding in self.silenced],
         }
@@ -118,7 +122,8 @@ class Verdict:
         )
         items = "".join(map(_html, told_once(self.findings)))
         quiet = f" ({counted(self.silenced)})" if self.silenced else ""
-        return f"<div>{name}: {parts}{DRAWN if self.drawn else ''}{quiet}{items}</div>"
+        part = f"<div>{html.escape(self.checked)}</div>" if self.checked else ""
+        return f"<div>{name}: {parts}{DRAWN if self.drawn else ''}{quiet}{part}{items}</div>"
 
 
 NOTHING = "nothing to check: no shard_map, the compiler partitions the program; tried"

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 import jax
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
-from ..._base.errors import ShardingError, explain_error
+from ..._base.errors import ShardingError, explain_error, text_of
 from ..._engine.tracing import Traced
 from ..._jax.compiling import lower, meshes_in, placed_inputs
 from ..._mesh import split_over
@@ -140,7 +140,10 @@ def compiled(
         for item, aval in zip(inputs, types, strict=True)
     ]
     donated = [place for place, item in enumerate(inputs) if item.donated]
-    lowered = lower(traced.program.jaxpr, shaped, mesh, donated, constrained, platform)
+    try:
+        lowered = lower(traced.program.jaxpr, shaped, mesh, donated, constrained, platform)
+    except NotImplementedError as error:  # a primitive that this platform does not have
+        raise worker.failed(text_of(error), platform) from error
     files = worker.compiled(lowered)
     return Compiled(dict(mesh.shape), lowered.devices, tuple(inputs), files)
 

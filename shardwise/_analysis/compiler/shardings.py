@@ -40,6 +40,29 @@ def sharded_values(module: Module, mesh: Mapping[str, int]) -> Iterator[Sharded]
                 yield sharded(instruction, computation, mesh)
 
 
+def loop_inputs(module: Module, mesh: Mapping[str, int]) -> Iterator[Sharded]:
+    """Yield each array that a loop takes, as an operation on it with the loop's sharding."""
+    for computation in module.computations.values():
+        for instruction in computation.values():
+            if instruction.opcode != "tuple" or not instruction.op_name.endswith("/while"):
+                continue
+            texts = shardings_in(instruction.attribute("sharding"))
+            arrays = zip(instruction.types, instruction.operands, texts, strict=False)
+            for kind, operand, text in arrays:
+                attributes = f"sharding={text}, {instruction.attributes}"
+                one = dataclasses.replace(
+                    instruction, types=(kind,), operands=(operand,), attributes=attributes
+                )
+                yield sharded(one, computation, mesh)
+
+
+def shardings_in(text: str) -> list[str]:
+    """Return the shardings of a tuple's elements, or the only sharding."""
+    if not text.startswith("{{"):
+        return [text]
+    return re.findall(r"\{[^{}]*(?:\{[^{}]*\}[^{}]*)*\}", text[1:-1])
+
+
 def sharded(instruction: Instruction, computation: Computation, mesh: Mapping[str, int]) -> Sharded:
     """Return the result of one instruction with its sharding."""
     (type_,) = instruction.types[:1]

@@ -196,11 +196,12 @@ def compiled(lowered: Any) -> Files:
             raise
         files = _files(Path(folder))
     if not files.optimized:
-        raise _failed(error, lowered.platform)
+        raise failed(error, lowered.platform)
     return files
 
 
-def _failed(error: str, platform: str) -> CompileError:
+def failed(error: str, platform: str) -> CompileError:
+    """Return the error for a program that JAX does not lower, or XLA does not compile."""
     for sign, (reason, remedy) in NO_GPU.items():
         if sign in error:
             rule = "XLA compiles for the GPU of this machine, or for H100s, with JAX's CUDA plugin."

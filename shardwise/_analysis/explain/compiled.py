@@ -14,6 +14,7 @@ from ..compiler.compile import Compiled
 from ..compiler.devices import Spec, spec_of_sharding
 from ..compiler.hlo import Instruction, Type
 from ..compiler.sent import Branches, Loop, Node, Sent, direction_of, sent_in, work_in
+from ..compiler.shardings import shardings_in
 from ..compiler.work import Work as Counted
 from .data import CollectiveUse, Held, Live, Memory, MeshAxis, Step, Work
 from .record import module_in
@@ -197,7 +198,7 @@ def held_results(
     entry = compiled.whole.computations.get(compiled.whole.entry, {})
     root = next((instruction for instruction in entry.values() if instruction.root), None)
     text = "" if root is None else root.attribute("sharding")
-    shardings = [text] if not text.startswith("{{") else _split(text)
+    shardings = shardings_in(text)
     if len(shardings) != len(results):
         return list(results)
     return [_held(row, text, compiled, mesh) for row, text in zip(results, shardings, strict=True)]
@@ -245,10 +246,6 @@ def _product(sizes: Iterator[int] | Sequence[int]) -> int:
     for size in sizes:
         total *= size
     return total
-
-
-def _split(text: str) -> list[str]:
-    return re.findall(r"\{[^{}]*(?:\{[^{}]*\}[^{}]*)*\}", text[1:-1])
 
 
 # --- memory and work

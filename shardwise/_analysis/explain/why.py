@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,7 +15,7 @@ from ..compiler.compile import Compiled
 from ..compiler.devices import spec_of_sharding
 from ..compiler.hlo import Instruction, instruction_of
 from ..compiler.sent import Sent
-from ..compiler.shardings import Sharded, contracted, operands_of, sharded_values
+from ..compiler.shardings import Sharded, contracted, loop_inputs, operands_of, sharded_values
 from . import units
 from .data import CollectiveUse, Sharding, Why
 
@@ -37,7 +38,8 @@ class Reasons:
         self.compiled = compiled
         self.values = list(sharded_values(compiled.whole, compiled.mesh))
         self.by_name: dict[tuple[str, int], list[Sharded]] = {}
-        for value in self.values:
+        loops = loop_inputs(compiled.whole, compiled.mesh)
+        for value in itertools.chain(self.values, loops):
             line = choose_compiled(compiled.whole.stack(value.instruction)).line
             self.by_name.setdefault((value.instruction.op_name, line), []).append(value)
 
@@ -58,7 +60,7 @@ class Reasons:
         opcode = one.instruction.opcode
         why = _across(use, one, operands, self.compiled.mesh) if opcode in ALONG else None
         if why is None and operands and use.name in EXCHANGES:
-            why = _of_resharding(use, one, operands)
+            why = _of_resharding(use, one, operands, self.compiled.mesh)
         if why is None and opcode in MOVES:
             why = _across(use, one, operands, self.compiled.mesh)
         return why
@@ -171,17 +173,25 @@ def _of_reduction(use: CollectiveUse, one: Sharded, operands: Sequence[Sharded])
     )
 
 
-def _of_resharding(use: CollectiveUse, one: Sharded, operands: Sequence[Sharded]) -> Why | None:
-    operand = max(operands, key=lambda operand_in: operand_in.type.bytes)
-    unchanged = operand.spec == one.spec and one.instruction.opcode != "transpose"
-    if operand.spec is None or one.spec is None or unchanged:
+def _of_resharding(
+    use: CollectiveUse, one: Sharded, operands: Sequence[Sharded], mesh: Mapping[str, int]
+) -> Why | None:
+    """Return the reason if an operand, best one of which a part is sent, has another spec."""
+    is_loop, moves = (one.instruction.opcode == name for name in ("tuple", "transpose"))
+    candidates = [operand for operand in operands if _is_part(use, operand, mesh)]
+    if not is_loop:  # it has one value for each array, of which one is sent
+        candidates.append(max(operands, key=lambda operand: operand.type.bytes))
+    resharded = (o for o in candidates if o.spec is not None and (moves or o.spec != one.spec))
+    operand = next(resharded, None)
+    if operand is None or one.spec is None:
         return None
     kind = "resharding" if primitives.of(one.primitive).acts == "places" else "operation"
     array = units.array(operand.type.shape, operand.type.dtype)
     subject = f"{array} is" if kind == "resharding" else f"{one.primitive} takes {array}"
+    needed = "the loop needs it" if is_loop else "the result is needed"
     return Why(
         kind,
-        f"{subject} sharded as {_spec(operand)}, and the result is needed as {_spec(one)}",
+        f"{subject} sharded as {_spec(operand)}, and {needed} as {_spec(one)}",
         before=operand.spec,
         after=one.spec,
     )

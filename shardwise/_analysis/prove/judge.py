@@ -17,6 +17,7 @@ from ..._meaning import Gap
 from ..._mesh import AbstractMesh, Axis, axes_of
 from ..._program import collectives_in, is_sharded
 from ..check import cause, place_of, ratios, split_silenced, words
+from ..compiler.outside import checked_part
 from ..faults import (
     MEANING,
     Contradiction,
@@ -63,6 +64,7 @@ def status_of(row: Row, numbers: Numbers) -> str:
 
 def judged(
     f: Callable[..., Any],
+    args: tuple[Any, ...],
     rows: Sequence[Row],
     meshes: Sequence[AbstractMesh],
     programs: Sequence[ReadProgram],
@@ -94,6 +96,7 @@ def judged(
     reported = {(finding.code, finding.where) for finding in causes if finding.certain}
     shown = [finding for finding in seen if (finding.code, finding.where) not in reported]
     findings = [*causes, *shown, *_waiting(programs, numbers)]
+    largest = max(programs, key=lambda program: program.mesh.size)
     larger = [program for program in programs if program.mesh.size > 1]
     if not results:
         findings.append(NothingCompared.no_results("there is nothing to prove"))
@@ -115,6 +118,7 @@ def judged(
         else getattr(reference, "__name__", "reference"),
         name_of(f),
         silenced,
+        checked_part(largest.traced, args, largest.mesh),
     )
 
 

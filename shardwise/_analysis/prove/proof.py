@@ -51,6 +51,8 @@ class Proof:
     name: str = ""
     silenced: tuple[Finding, ...] = ()
     """The findings that comments in the source silence; the status does not depend on this."""
+    checked: str = ""
+    """A sentence on which part was checked, if the compiler partitions the rest of the program."""
 
     @property
     def ok(self) -> bool:
@@ -61,7 +63,8 @@ class Proof:
         return self.ok
 
     def __str__(self) -> str:
-        return "\n\n".join([self._head(), *map(str, told_once(self.findings)), *self._tail()])
+        head = "\n".join([self._head(), self.checked] if self.checked else [self._head()])
+        return "\n\n".join([head, *map(str, told_once(self.findings)), *self._tail()])
 
     def __repr__(self) -> str:
         return str(self)
@@ -119,6 +122,7 @@ class Proof:
             "findings": [finding.to_dict() for finding in self.findings],
             "silenced": [finding.to_dict() for finding in self.silenced],
             "numbers": self.numbers,
+            "checked": self.checked,
         }
 
     def raise_if_not_proved(self) -> Proof:
@@ -135,7 +139,8 @@ class Proof:
         table = f"<table>{rows}</table>" if rows else ""
         items = "".join(f"<pre>{html.escape(str(finding))}</pre>" for finding in self.findings)
         tail = f"<p>{html.escape(self.numbers)}</p>" if self.numbers else ""
-        return f'<div><b style="color:{color}">{head}</b>{table}{items}{tail}</div>'
+        part = f"<p>{html.escape(self.checked)}</p>" if self.checked else ""
+        return f'<div><b style="color:{color}">{head}</b>{part}{table}{items}{tail}</div>'
 
 
 def _row(one: Result) -> str:

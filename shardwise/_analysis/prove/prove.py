@@ -132,4 +132,4 @@ def _prove(
     if run and unproved:
         settled = all(map(decided, rows))
         numbers = try_numbers(f, args, unproved, reference, settled, options)
-    return judged(f, rows, meshes, programs, numbers, reference)
+    return judged(f, args, rows, meshes, programs, numbers, reference)
