@@ -35,7 +35,7 @@ from .source import Source, shown_path, unified_diff
 from .specs import SPECS
 from .statistics import STATISTICS
 
-OPERATIONS = 150, 25
+OPERATIONS = 150, 15
 """The budget of a search for each mesh, in analysed operations: a constant, and a multiple of the
 program's number of operations. A count instead of a time limit, so that every machine finds the
 same fix. The search should take no longer than the check, which compiles and runs the program."""
@@ -44,7 +44,7 @@ FAILED, RUN = 0.25, 8
 """What it costs if a candidate cannot be traced, and what running one costs, as a multiple of
 analysing it."""
 
-FIRST = 0.6
+FIRST = 0.4
 """The share of the budget after which candidates that cannot be decided by analysis are run."""
 
 RUNS = 2
