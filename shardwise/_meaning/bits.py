@@ -34,7 +34,7 @@ Bounds = tuple[T.Coef, T.Coef]
 
 def dtype_of(atom: Atom) -> Any:
     """Return the dtype of an operand."""
-    return jnp.asarray(atom.value).dtype if isinstance(atom, Lit) else atom.dtype
+    return jnp.result_type(atom.value) if isinstance(atom, Lit) else atom.dtype
 
 
 def wraps(v: Value, old: Any, new: Any) -> bool:

@@ -26,6 +26,7 @@ def proof(over_at):
 
     def told(activity):
         deadline = work._DEADLINE.get()
+        assert deadline is not None
         if activity.startswith(over_at):
             deadline.at = float("-inf")
 
@@ -54,7 +55,9 @@ def test_the_program_is_not_run(over_at):
 def test_a_step_that_would_end_too_late_is_not_begun():
     with within(60.0):
         with step():
-            work._DEADLINE.get().longest = 61.0
+            deadline = work._DEADLINE.get()
+            assert deadline is not None
+            deadline.longest = 61.0
         with pytest.raises(TooLate), step():
             raise AssertionError("begun")
     with step():

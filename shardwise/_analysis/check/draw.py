@@ -24,8 +24,9 @@ from ... import _jax
 from ..._engine.nnx_objects import is_object
 from ..._engine.tracing import Traced, Tracing
 from ..._jax.types import unplaced
-from ..._program import Split, Var
+from ..._program import Body, Split, Var
 from .bounds import bounds, compared, met, missing
+from .ranges import asked_of_floats, decides_by_order
 from .running import Run
 
 SOME, WIDE = 10, 100_000
@@ -54,8 +55,10 @@ class How:
     """Whether integers may be 0."""
     unit: bool = False
     """Whether floats lie between 0 and 1."""
-    odd: bool = False
-    """Whether to put one NaN into each array that is split."""
+    odd: float | None = None
+    """A number to put once into each array that is split."""
+    tied: bool = False
+    """Whether the ends of each array that is split are equal, and the largest at its corners."""
 
 
 _WAYS = (How(), How(signs=False), How(signs=False, zero=False), How(unit=True, zero=False))
@@ -68,14 +71,17 @@ WAYS = (
 
 
 def run_drawn(
-    tracing: Tracing, args: tuple[Any, ...], seed: int, like: Run | None = None, odd: bool = False
+    tracing: Tracing,
+    args: tuple[Any, ...],
+    seed: int,
+    like: Run | None = None,
+    how: How | None = None,
 ) -> tuple[Run, tuple[Any, ...]]:
     """Run with values for all shapes, and return the run and the arguments; `like` is reused.
 
-    With `odd`, one element of each array that is split is NaN, whatever the results are then.
-
-    If a result is not finite, as for the root of a negative variance or a division by zero, the
-    values are drawn again in another way; if no way helps, the first one is returned.
+    With `how`, they are drawn in this way alone, whatever the results are then. Otherwise, if a
+    result is not finite, as for the root of a negative variance or a division by zero, the values
+    are drawn again in another way; if no way helps, the first one is returned.
     """
     leaves, rebuild = taken_apart(args)
     if not any(map(_is_shape, leaves)):
@@ -96,8 +102,8 @@ def run_drawn(
         args = rebuild(values)
         return Run(tracing, args, trials[0][0] if trials else like), args
 
-    if odd:
-        return run(fill(uses, How(odd=True)))
+    if how is not None:
+        return run(fill(uses, how))
     for settings in ways:
         values = fill(uses, settings)
         trials.append(run(values))
@@ -106,6 +112,12 @@ def run_drawn(
             rerun = run(nearer) if nearer else trials[-1]
             return rerun if _is_finite(rerun[0]) else trials[-1]
     return trials[0]
+
+
+def answering(body: Body) -> list[How]:
+    """Return the ways to draw values that answer what a program asks of floats."""
+    ways = [How(odd=number) for number in asked_of_floats(body)]
+    return [*ways, How(tied=True)] if decides_by_order(body) else ways
 
 
 @dataclasses.dataclass(frozen=True)
@@ -285,8 +297,12 @@ def _numbers(dims: Any, dtype: Any, rng: np.random.Generator, use: Use, how: How
         odds = RARELY / max(math.prod(dims[1:]), 1)  # of rows, not of their elements
         is_nan = _unevenly(lambda: rng.random(dims) < odds)
         drawn = np.where(is_nan, np.nan, drawn)
-    if use.split and how.odd and drawn.size:
-        drawn.flat[rng.integers(drawn.size)] = np.nan
+    if use.split and drawn.size and how.odd is not None:
+        drawn.flat[rng.integers(drawn.size)] = how.odd
+    if use.split and drawn.size and how.tied:
+        for rows in (np.moveaxis(drawn, dim, 0) for dim in range(drawn.ndim)):
+            rows[-1] = rows[0]
+        drawn[np.ix_(*[[0, -1]] * drawn.ndim)] = drawn.max()
     far_sides = [side for side in use.sides if abs(side) > size]
     if not (far_sides and how.marks and dims) or is_complex:
         return drawn.astype(dtype)

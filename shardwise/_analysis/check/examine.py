@@ -19,13 +19,12 @@ from ..._program import Collective, walk
 from ..compiler.outside import checked_part
 from ..faults import MEANING, Deadlock, Differs, Finding, HiddenByZeros, Ties
 from .clash import run_on
-from .draw import is_zero, run_drawn, without_zeros
+from .draw import How, answering, is_zero, run_drawn, without_zeros
 from .joined import Outcome, causes, led_by_a_cause
 from .judging import all_agree, judge_results
 from .meant import Meant
 from .numbers import beyond_reference
 from .options import words
-from .ranges import asks_whether_finite
 from .reference import wanted_of
 from .running import Run, Wanted
 from .seen import unseen, with_values
@@ -119,7 +118,7 @@ def examine(
 ) -> Examined:
     """Run `f` on meshes and compare. `options` are `in_specs` and the static arguments.
 
-    With `finite`, no NaN is drawn, even if the program tests for NaN.
+    With `finite`, no NaN and no other number that the program tests for is drawn.
     """
     in_specs, static = options
     ones = one_device(meshes[0])
@@ -132,11 +131,11 @@ def examine(
         seed: int,
         like: _Comparison | None = None,
         args: tuple[Any, ...] = args,
-        odd: bool = False,
+        how: How | None = None,
     ) -> _Comparison:
         """Compare with these values; `like` is an earlier comparison, then numbers alone count."""
         first = Tracing(f, ones, *options) if like is None else like.base.tracing
-        base, inputs = run_drawn(first, args, seed, like.base if like else None, odd)
+        base, inputs = run_drawn(first, args, seed, like.base if like else None, how)
         wanted = wanted_of(reference, base, inputs)
         if like is None:
             others = [Tracing(f, mesh, *options) for mesh in meshes]
@@ -160,15 +159,18 @@ def examine(
             raise
         left_out.append("the other meshes were not run")
     if comparison.drawn and comparison.is_open:
-        others = [(seed + 1 + k, False) for k in range(AGAIN)]
-        if not finite and asks_whether_finite(comparison.base.body):
-            others.append((seed, True))
-        failing = (pair for pair in others if compared(pair[0], comparison, odd=pair[1]).run())
+        draws: list[tuple[int, How | None]] = [(seed + 1 + k, None) for k in range(AGAIN)]
+        draws += [] if finite else [(seed, how) for how in answering(comparison.base.body)]
         with _in_time(left_out, "other values were not tried"):
-            if (pair := next(failing, None)) is not None:
-                shown = compared(pair[0], odd=pair[1])
-                shown.run()
-                comparison = shown
+            for again, how in draws:
+                other = compared(again, comparison, how=how)
+                if other.run():
+                    shown = compared(again, how=how)
+                    shown.run()
+                    comparison = shown
+                    break
+                if how is not None:
+                    comparison.tied += other.tied
     base, runs = comparison.base, comparison.runs
     doing("looking for the line" if comparison.wrong_on else "reading the program")
     findings: list[Finding] = []

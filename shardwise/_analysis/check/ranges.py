@@ -7,7 +7,7 @@ of int8 that wraps around there, is right on eight, where each device adds up fe
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import jax
@@ -15,14 +15,19 @@ import jax.numpy as jnp
 import numpy as np
 
 from ... import _jax
-from ..._program import Body, primitives, walk
+from ..._program import Atom, Body, Leaf, Op, Var, primitives, walk
+from ..._program.primitives import COMPARISONS
 from ..lift import eps_of
+from .bounds import KEEPS
 
 NARROW = 2
 """The largest size in bytes of integers that are expected to wrap around."""
 
 SHORT_RANGE = 1e30
 """Dtypes with a smaller maximum may overflow in sums of ordinary numbers."""
+
+FEW = 5
+"""The number of special values that are drawn."""
 
 ADDS = primitives.names(lambda p: p.combines in ("sum", "prod") and not p.pointwise)
 """Operations that add up or multiply as many numbers as a device holds."""
@@ -59,10 +64,52 @@ def asks_for_nan(body: Body) -> bool:
     )
 
 
-def asks_whether_finite(body: Body) -> bool:
-    """Return whether a program tests its numbers for NaN or infinity."""
-    tests = (getattr(op, "name", "") == "is_finite" for op in walk(body.ops))
-    return asks_for_nan(body) or any(tests)
+def asked_of_floats(body: Body) -> list[float]:
+    """Return the numbers that a program tests its floats for: NaN, infinity, 0 and other literals.
+
+    Zero also where it takes the sign of a number.
+    """
+    asked: dict[str, float] = {}
+    ops = [*walk(body.ops)]
+    makers = {out: op for op in ops for out in op.outs}
+    for op in ops:
+        if not isinstance(op, Leaf) or not op.ins or not eps_of(_dtype_of(op.ins[0])):
+            continue
+        equal = op.name in ("eq", "ne")
+        if op.name == "is_finite" or (equal and op.ins[0] is op.ins[1]):
+            asked["nan"] = math.nan
+        elif op.name == "sign":
+            asked["0.0"] = 0.0
+        elif op.name in COMPARISONS:
+            numbers = [written(atom, makers) for atom in op.ins]
+            asked |= {str(n): n for n in numbers if n is not None and (equal or math.isinf(n))}
+    return list(asked.values())[:FEW]
+
+
+def decides_by_order(body: Body) -> bool:
+    """Return whether a program takes the positions of floats by their order, as `argmax` does."""
+    ops = (op for op in walk(body.ops) if isinstance(op, Leaf) and op.ins)
+    return any(
+        op.name in ("argmax", "argmin", "top_k", "approx_top_k")
+        or (op.name == "sort" and len(op.ins) > op.params["num_keys"])
+        for op in ops
+        if eps_of(_dtype_of(op.ins[0]))
+    )
+
+
+def written(atom: Atom, makers: Mapping[Var, Op]) -> float | None:
+    """Return the number that a value stands for, if it is a literal."""
+    while isinstance(atom, Var):
+        op = makers.get(atom)
+        if not isinstance(op, Leaf) or op.name not in KEEPS or len(op.ins) != 1:
+            return None
+        (atom,) = op.ins
+    array = np.asarray(atom.value)
+    return None if array.ndim or eps_of(array.dtype) == 0 else float(array)
+
+
+def _dtype_of(atom: Atom) -> Any:
+    return atom.dtype if isinstance(atom, Var) else np.asarray(atom.value).dtype
 
 
 def are_vast(values: Iterable[Any]) -> bool:

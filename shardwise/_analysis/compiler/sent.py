@@ -74,7 +74,7 @@ class Sent:
     @property
     def written(self) -> bool:
         """Whether the program itself calls this collective, in a `shard_map`."""
-        return any(part in WRITTEN for part in self.instruction.op_name.split("/")[-1:])
+        return self.instruction.op_name.rpartition("/")[2] in WRITTEN
 
 
 @dataclasses.dataclass(frozen=True)
@@ -176,17 +176,15 @@ class Reader:
         body = [node for name in instruction.called for node in self._nodes(name, context)]
         if any(True for _ in sent_in(body)):
             return Loop(instruction, trips, body)
-        return _all_work([body], times, instruction)
+        return _all_work(body, times, instruction)
 
     def _branches(self, instruction: Instruction, around: _Around) -> Node:
         bodies = [self._nodes(name, around) for name in instruction.branches]
         costs = [sum(sent.bytes_sent * sent.times for sent in sent_in(body)) for body in bodies]
         costliest = costs.index(max(costs))
         if not max(costs):
-            return _all_work(bodies[:1], 1, instruction)
-        for number, body in enumerate(bodies):
-            if number != costliest:
-                bodies[number] = _uncounted(body)
+            return _all_work(bodies[0], 1, instruction)
+        bodies = [b if i == costliest else _uncounted(b) for i, b in enumerate(bodies)]
         return Branches(instruction, bodies, costliest)
 
     def _collective(
@@ -203,12 +201,9 @@ class Reader:
             return
         self.messages += 1
         sliced = _is_sliced(instruction, computation, self.module)
-        with_name = instruction
-        if not instruction.frame:
-            instruction = _with_line(instruction, computation)
-        with_name = with_name if with_name.op_name else instruction
-        for source, operand, result, origin in _arrays(instruction, opcode, computation):
-            named = with_name if origin is instruction else origin
+        line = instruction if instruction.frame else _with_line(instruction, computation)
+        named = instruction if instruction.op_name else line
+        for source, operand, result, origin in _arrays(line, opcode, computation):
             yield Sent(
                 name=called,
                 axes=axes,
@@ -220,7 +215,7 @@ class Reader:
                 known=around.known,
                 counted=around.counted,
                 message=self.messages,
-                direction=direction_of(named, around.update),
+                direction=direction_of(named if origin is line else origin, around.update),
                 instruction=origin,
                 computation=name,
                 operand=source,
@@ -269,10 +264,9 @@ def work_in(nodes: Sequence[Node]) -> Work:
     return total
 
 
-def _all_work(bodies: Sequence[Sequence[Node]], times: int, origin: Instruction) -> Work:
+def _all_work(body: Sequence[Node], times: int, origin: Instruction) -> Work:
     total = Work(first=origin)
-    for body in bodies:
-        total.add(work_in(body), times)
+    total.add(work_in(body), times)
     return total
 
 
@@ -285,8 +279,7 @@ def _uncounted(body: Sequence[Node]) -> list[Node]:
             case Loop():
                 nodes.append(dataclasses.replace(node, body=_uncounted(node.body)))
             case Branches():
-                inner = [_uncounted(branch) for branch in node.bodies]
-                nodes.append(dataclasses.replace(node, bodies=inner))
+                nodes.append(dataclasses.replace(node, bodies=[*map(_uncounted, node.bodies)]))
             case _:
                 nodes.append(node)
     return nodes
@@ -368,9 +361,12 @@ _METADATA = re.compile(r'metadata=\{(?:[^{}"]|"(?:[^"\\]|\\.)*")*\}')
 
 def _is_sliced(instruction: Instruction, computation: Computation, module: Module) -> bool:
     """Return whether all readers of a reduction's result take only a slice of it."""
-    if not instruction.opcode.startswith("all-reduce"):
-        return False
+    is_reduction = instruction.opcode.startswith("all-reduce")
     name = _finished(instruction, computation).name
+    return is_reduction and _is_read_in_slices(name, computation, module)
+
+
+def _is_read_in_slices(name: str, computation: Computation, module: Module) -> bool:
     readers = [reader for reader in computation.values() if name in reader.operands]
     return bool(readers) and all(_slices(reader, name, module) for reader in readers)
 
@@ -381,19 +377,9 @@ def _slices(reader: Instruction, name: str, module: Module) -> bool:
     if reader.opcode != "fusion":
         return False
     inner = module.computations.get(reader.attribute("calls").lstrip("%"), {})
-    number = str(reader.operands.index(name))
-    parameter = next(
-        (
-            inst.name
-            for inst in inner.values()
-            if (inst.opcode, inst.inside) == ("parameter", number)
-        ),
-        "",
-    )
-    uses = [inst for inst in inner.values() if parameter in inst.operands]
-    return bool(uses) and all(
-        use.opcode == "dynamic-slice" and use.operands[0] == parameter for use in uses
-    )
+    inside = ("parameter", str(reader.operands.index(name)))
+    parameters = (one.name for one in inner.values() if (one.opcode, one.inside) == inside)
+    return any(_is_read_in_slices(parameter, inner, module) for parameter in parameters)
 
 
 def direction_of(instruction: Instruction, update: bool) -> str:
