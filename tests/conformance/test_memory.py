@@ -267,8 +267,8 @@ def test_auto_takes_no_more_shards_than_a_cache_holds(monkeypatch):
     even = ((1.0, 1e10),)
     cached = ((4e6, 1e10), (8e6, 1e9))
     assert chosen(bytes=cached) < chosen(bytes=even)
-    assert chosen(bytes=even, fresh=1e-9, kept=8e6) < chosen(bytes=even, fresh=1e-9, kept=1e12)
-    assert chosen(bytes=even, fresh=1e-9, kept=1e12) == chosen(bytes=even)
+    assert chosen(bytes=even, fresh=1e-9, retained=8e6) < chosen(bytes=even, fresh=1e-9, retained=1e12)
+    assert chosen(bytes=even, fresh=1e-9, retained=1e12) == chosen(bytes=even)
 
 
 def test_auto_takes_all_shards_where_they_meet_in_every_turn(monkeypatch):
@@ -292,8 +292,8 @@ def test_auto_takes_all_shards_where_they_meet_in_every_turn(monkeypatch):
         return max(loop.at_once for loop in simulated.plan(x).loops)
 
     assert chosen(1) == 8
-    assert chosen(1, fresh=1e-8, kept=4e6) == 1
-    assert chosen(100, fresh=1e-8, kept=4e6) == 8
+    assert chosen(1, fresh=1e-8, retained=4e6) == 1
+    assert chosen(100, fresh=1e-8, retained=4e6) == 8
 
 
 def test_an_update_of_what_is_split_is_done_on_the_whole():

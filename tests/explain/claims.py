@@ -39,7 +39,7 @@ def wrong_claims(f: Any, args: Any, mesh: Any) -> tuple[Counter, list[str]]:
     """How many claims of each kind there are, and those that the numbers contradict."""
     traced = Tracing(f, mesh)(tuple(args), {})
     body = _operations(traced)
-    constants = traced.values[: len(traced.values) - traced.given.num_leaves]
+    constants = traced.values[: len(traced.values) - traced.argument_tree.num_leaves]
     found = plans(body, keep(body, constants, traced.argument_paths))
     if not found:
         return Counter({"programs": 1}), []

@@ -213,7 +213,7 @@ def test_a_machine_that_does_not_come_is_not_waited_for_without_end(tmp_path):
     where = ("--coordinator", f"127.0.0.1:{free_port()}", "--timeout", 1, "--nodes", 2)
     code, out, err = launch(*where, "--node", 0, script(tmp_path, "print('never')"))
     assert (code, out) == (2, "")
-    assert "machine 1 did not come within 1 s" in err
+    assert "machine 1 did not join within 1 s" in err
 
 
 def test_two_launchers_with_one_port(tmp_path):

@@ -232,7 +232,7 @@ def test_a_machine_that_is_silent_is_noticed(monkeypatch):
 
 
 def test_a_machine_that_gives_signs_of_life_is_not_lost(monkeypatch):
-    monkeypatch.setattr(wire, "SIGN", 0.001)
+    monkeypatch.setattr(wire, "HEARTBEAT", 0.001)
     here, there = socket.socketpair()
     messages, reasons = queue.SimpleQueue(), []
     with wired(here) as ours, wired(there) as theirs:

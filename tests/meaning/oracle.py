@@ -149,7 +149,7 @@ class Meaning:
         traced, body = self.run.traced, self.run.body
         body = rolled(body) if loops else body
         self.ops = body.ops
-        self.own = len(traced.values) - traced.given.num_leaves
+        self.own = len(traced.values) - traced.argument_tree.num_leaves
         axis = axes_of(mesh)[apart] if apart is not None else None
         self.walk = (
             Recorded(reference) if axis is None else RecordedApart(axis, reference, entirely)

@@ -25,9 +25,9 @@ def run_on(tracing: Tracing, args: tuple[Any, ...], base: Tracing) -> Run:
         for base_map, mesh_map in zip(base.mapped, tracing.mapped, strict=False):
             pairs = enumerate(zip(base_map.shapes, mesh_map.shapes, strict=False))
             for number, (whole, part) in pairs:
-                if tracing.around and whole != part and len(whole) == len(part):
+                if tracing.mesh_around and whole != part and len(whole) == len(part):
                     line = str(choose([*_jax.user_frames(mesh_map.source)]))
-                    raise _clash(error, tracing.around, line, number, whole, part) from error
+                    raise _clash(error, tracing.mesh_around, line, number, whole, part) from error
         raise
 
 
