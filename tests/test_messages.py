@@ -495,7 +495,11 @@ def test_a_collective_outside_every_shard_map(collective, check_vma):
 
     with pytest.raises(sw.ShardingError) as caught:
         sw.simulate(f, mesh=sw.mesh(data=2))(jnp.ones(8))
-    assert_facts(str(caught.value), "a collective over 'data' is outside every shard_map", "Remedy: move it into")
+    assert_facts(
+        str(caught.value),
+        "a collective over 'data' is outside every shard_map",
+        "Remedy: move it into",
+    )
     assert "did you mean" not in str(caught.value)
 
 

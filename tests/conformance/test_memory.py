@@ -267,7 +267,9 @@ def test_auto_takes_no_more_shards_than_a_cache_holds(monkeypatch):
     even = ((1.0, 1e10),)
     cached = ((4e6, 1e10), (8e6, 1e9))
     assert chosen(bytes=cached) < chosen(bytes=even)
-    assert chosen(bytes=even, fresh=1e-9, retained=8e6) < chosen(bytes=even, fresh=1e-9, retained=1e12)
+    assert chosen(bytes=even, fresh=1e-9, retained=8e6) < chosen(
+        bytes=even, fresh=1e-9, retained=1e12
+    )
     assert chosen(bytes=even, fresh=1e-9, retained=1e12) == chosen(bytes=even)
 
 

@@ -6,7 +6,9 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..._base.errors import name_of
+import jax
+
+from ..._base.errors import name_of, noting
 from ..._engine.static import Static
 from ..._engine.tracing import Traced, Tracing
 from ..._mesh import AbstractMesh, one_device
@@ -26,13 +28,17 @@ def verdict_unsharded(
     """Return the verdict if the program is the same on all meshes, but for its shardings."""
     if all(mesh.size == 1 for mesh in meshes):
         return None
+    ones = one_device(meshes[0])
+    with jax.default_matmul_precision("highest"), noting(f"tracing on {words(ones)}"):
+        first = Tracing(f, ones, *options)(args, {})
+    results = first.result_paths
+    if not results or is_sharded(first.program.body):
+        return None
     try:
-        on_meshes = (one_device(meshes[0]), *meshes)
-        programs = [Tracing(f, mesh, *options)(args, {}) for mesh in on_meshes]
+        programs = [first, *(Tracing(f, mesh, *options)(args, {}) for mesh in meshes)]
     except Exception:  # running it raises the same error, explained
         return None
-    results = programs[0].result_paths
-    if not results or any(is_sharded(traced.program.body) for traced in programs):
+    if any(is_sharded(traced.program.body) for traced in programs):
         return None
     if len(set(map(_without_shardings, programs))) > 1:
         return None
