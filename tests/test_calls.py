@@ -285,7 +285,7 @@ def test_a_function_of_which_a_call_runs_nothing(kind):
     place = f"test_calls.py:{f.__code__.co_firstlineno} ({kind}): the function returns something of"
     given = kind if kind in ("coroutine", "async_generator") else "generator"
     assert f"{place} type {given}\n" in str(refused.value)
-    assert "Remedy: def and return, in place of async def, yield or (" in str(refused.value)
+    assert "Remedy: use def and return instead of" in str(refused.value)
     gc.collect()  # where Python would warn of what nobody has awaited
 
 

@@ -67,7 +67,9 @@ def test_where_several_are_tried_a_size_may_be_a_list():
 def test_a_call_with_another_mesh_is_told():
     call = sw.simulate(total, mesh={"data": 4})
     assert call(X, mesh=sw.mesh(data=4)) == 120
-    with pytest.raises(sw.ShardingError, match=r"has mesh=\{'data': 8\}.*made for \{'data': 4\}"):
+    with pytest.raises(
+        sw.ShardingError, match=r"has mesh=\{'data': 8\}.*created for \{'data': 4\}"
+    ):
         call(X, mesh=sw.mesh(data=8))
 
 

@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, cast
 
 import jax
 import numpy as np
@@ -154,7 +154,7 @@ class _Devices(list[Any]):
 
 # Otherwise the list would be a single leaf of a tree.
 jax.tree_util.register_pytree_node(
-    _Devices, lambda devices: ([*devices], None), lambda _, devices: [*devices]
+    _Devices, lambda devices: ([*devices], None), lambda _, devices: cast(Any, [*devices])
 )
 
 

@@ -52,8 +52,8 @@ class Seams:
             return frozenset(self.cut.get((t, d), ()))
         kids = [kid if coef else None for coef, kid in t.kids]
         inner = [
-            self(kid, row[d]) if kid is not None and row[d] not in (None, CHANGED) else NONE
-            for kid, row in zip(kids, rows_of(t), strict=True)
+            NONE if kid is None or at is None or at == CHANGED else self(kid, at)
+            for kid, at in zip(kids, (row[d] for row in rows_of(t)), strict=True)
         ]
         if t.op == "slice" and t.params[0] == d:
             _, start, stride = t.params

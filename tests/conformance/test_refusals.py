@@ -322,7 +322,7 @@ def test_dimensions_in_place_of_names_run_as_in_jax():
 WRONG_CALLS = {
     "an indivisible dimension": (
         lambda x: lax.psum_scatter(x, "x", tiled=True),
-        r"psum_scatter: .*\n.*equal ones with tiled=True(?s:.)*Remedy: .*multiple of the number",
+        r"psum_scatter: .*\n.*equal parts with tiled=True(?s:.)*Remedy: .*multiple of the number",
     ),
     "no such dimension": (
         lambda x: lax.psum_scatter(x, "x", scatter_dimension=5),

@@ -277,7 +277,7 @@ class TestModels:
         assert close(evaluate(value, nn.unbox(variables), x, batch=8)["mean"], want)
         for names, where in (((None, "model"), None), (("data", None), mesh)):
             variables = net(*names).init(jax.random.key(0), x[:1])
-            with pytest.raises(ShardingError, match=r"'kernel'\] is in a box") as told:
+            with pytest.raises(ShardingError, match=r"'kernel'\] is annotated as split") as told:
                 evaluate(value, variables, x, batch=8, mesh=where)
             assert "nn.unbox(state)" in str(told.value)
 

@@ -269,4 +269,4 @@ def test_a_folder_that_is_not_there(reports, tmp_path, name):
     report = reports["block"].on("h200-node")
     with pytest.raises(sw.ShardwiseError, match="it cannot be written") as error:
         report.save(tmp_path / "no" / name)
-    assert error.match("Remedy: name a file in a folder that is there")
+    assert error.match("Remedy: name a file in an existing, writable folder")

@@ -29,15 +29,16 @@ def verdict_unsharded(
     if all(mesh.size == 1 for mesh in meshes):
         return None
     ones = one_device(meshes[0])
-    with jax.default_matmul_precision("highest"), noting(f"tracing on {words(ones)}"):
-        first = Tracing(f, ones, *options)(args, {})
-    results = first.result_paths
-    if not results or is_sharded(first.program.body):
-        return None
-    try:
-        programs = [first, *(Tracing(f, mesh, *options)(args, {}) for mesh in meshes)]
-    except Exception:  # running it raises the same error, explained
-        return None
+    with jax.default_matmul_precision("highest"):
+        with noting(f"tracing on {words(ones)}"):
+            first = Tracing(f, ones, *options)(args, {})
+        results = first.result_paths
+        if not results or is_sharded(first.program.body):
+            return None
+        try:
+            programs = [first, *(Tracing(f, mesh, *options)(args, {}) for mesh in meshes)]
+        except Exception:  # running it raises the same error, explained
+            return None
     if any(is_sharded(traced.program.body) for traced in programs):
         return None
     if len(set(map(_without_shardings, programs))) > 1:
