@@ -240,6 +240,15 @@ def _placed(opened: Open, var: Any) -> Placed:
     return Placed()
 
 
+def named_sharding(value: Any) -> NamedSharding | None:
+    """Return the sharding of an array or a shape over several devices, or None."""
+    try:
+        sharding = getattr(value, "sharding", None)
+    except TypeError:  # a shape with a spec, and no mesh is set
+        return None
+    return sharding if isinstance(sharding, NamedSharding) and sharding.mesh.size > 1 else None
+
+
 def _spec(sharding: Any) -> PartitionSpec | None:
     return sharding.spec if isinstance(sharding, NamedSharding) else None
 

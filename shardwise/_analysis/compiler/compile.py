@@ -13,7 +13,7 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 from ..._base.errors import ShardingError, explain_error, text_of
 from ..._engine.tracing import Traced
-from ..._jax.compiling import lower, meshes_in, placed_inputs
+from ..._jax.compiling import lower, meshes_in, named_sharding, placed_inputs
 from ..._mesh import split_over
 from . import worker
 from .hlo import Module, parse
@@ -87,8 +87,7 @@ def mesh_of(traced: Traced, mesh: Mesh | AbstractMesh | None) -> Mesh | Abstract
     Without `mesh`, it is the mesh of the program's own shardings, or of its arguments.
     """
     meshes = meshes_in(traced.program.jaxpr)
-    shardings = [getattr(value, "sharding", None) for value in traced.values]
-    meshes += [s.mesh for s in shardings if isinstance(s, NamedSharding) and s.mesh.size > 1]
+    meshes += [s.mesh for value in traced.values if (s := named_sharding(value))]
     if mesh is None:
         return meshes[0] if meshes else None
     matches = (m for m in meshes if isinstance(m, Mesh) and m.shape == mesh.shape)
@@ -111,8 +110,7 @@ def inputs_of(traced: Traced, otherwise: Sequence[PartitionSpec] = ()) -> list[I
     fallbacks = [*[PartitionSpec()] * missing, *fallbacks]
     rows = zip([""] * missing + list(paths), specs, traced.values, placed, fallbacks, strict=True)
     for path, spec, value, program, fallback in rows:
-        sharding = getattr(value, "sharding", None)
-        if spec is None and isinstance(sharding, NamedSharding) and sharding.mesh.size > 1:
+        if spec is None and (sharding := named_sharding(value)):
             spec = sharding.spec
         is_given = spec is not None
         spec = spec if spec is not None else program.spec

@@ -6,14 +6,13 @@ import math
 from collections.abc import Callable, Iterable
 from typing import Any, Literal
 
-import jax
-
 from ..._base.calls import DEVICES, public
 from ..._base.doing import Telling, doing, telling
 from ..._base.errors import ArgumentError, a_type, explain_error, name_of
 from ..._engine.call import simulate_p
 from ..._engine.static import Static
 from ..._engine.tracing import Traced, Tracing
+from ..._jax.compiling import named_sharding
 from ..._mesh import AbstractMesh, Axis, Mesh, MeshLike, Placement, axes_of, placement
 from ..._program import Body, Passes, Var, annotate, build, is_sharded, walk
 from ..._program.where import place_of
@@ -197,9 +196,8 @@ def _shardings(traced: Traced, given: list[Var], axes: tuple[Axis, ...]) -> dict
     values = traced.values[len(traced.values) - len(given) :]
     placements = {}
     for var, value, spec in zip(given, values, traced.specs, strict=True):
-        sharding = getattr(value, "sharding", None)
-        if isinstance(sharding, jax.sharding.NamedSharding) and sharding.mesh.size > 1:
-            spec = sharding.spec if spec is None else spec
+        if spec is None and (sharding := named_sharding(value)):
+            spec = sharding.spec
         if spec is not None:
             placements[var] = placement(spec, len(var.shape), by_name)
     return placements
