@@ -16,7 +16,7 @@ import numpy as np
 
 from ... import _jax
 from ..._program import Atom, Body, Leaf, Op, Var, primitives, walk
-from ..._program.primitives import COMPARISONS
+from ..._program.primitives import COMPARISONS, of
 from ..lift import eps_of
 from .bounds import KEEPS
 
@@ -90,8 +90,7 @@ def decides_by_order(body: Body) -> bool:
     """Return whether a program takes the positions of floats by their order, as `argmax` does."""
     ops = (op for op in walk(body.ops) if isinstance(op, Leaf) and op.ins)
     return any(
-        op.name in ("argmax", "argmin", "top_k", "approx_top_k")
-        or (op.name == "sort" and len(op.ins) > op.params["num_keys"])
+        of(op.name).acts == "searches" and len(op.ins) > op.params.get("num_keys", 0)
         for op in ops
         if eps_of(_dtype_of(op.ins[0]))
     )
