@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -219,14 +219,10 @@ def _comparisons(body: Body) -> Reader:
 
     def written(atom: Atom) -> float | None:
         """Return the literal that a value stands for, if it is one."""
-        while isinstance(atom, Var):
-            op = makers.get(atom)
-            if not isinstance(op, Leaf) or op.name not in KEEPS or len(op.ins) != 1:
-                return None
-            (atom,) = op.ins
-        array = np.asarray(atom.value)
-        is_usual = not array.ndim and array.dtype.kind in "iuf" and abs(array) < HUGE
-        return array.item() if is_usual else None
+        array = literal(atom, makers)
+        if array is None or array.dtype.kind not in "iuf" or not abs(array) < HUGE:  # or NaN
+            return None
+        return array.item()
 
     def read(op: Op) -> Iterator[tuple[Atom, Any]]:
         if not isinstance(op, Leaf) or op.name not in COMPARISONS:
@@ -240,3 +236,14 @@ def _comparisons(body: Body) -> Reader:
                 yield operand, (name, number)
 
     return read
+
+
+def literal(atom: Atom, makers: Mapping[Var, Op]) -> np.ndarray | None:
+    """Return the scalar that a value stands for, if it is a literal."""
+    while isinstance(atom, Var):
+        op = makers.get(atom)
+        if not isinstance(op, Leaf) or op.name not in KEEPS or len(op.ins) != 1:
+            return None
+        (atom,) = op.ins
+    array = np.asarray(atom.value)
+    return None if array.ndim else array

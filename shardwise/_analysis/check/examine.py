@@ -301,7 +301,9 @@ class _Comparison(Outcome):
         """Decide which smaller meshes are wrong too, and compare those where numbers are needed."""
         larger, alike = self.wrong[0].run, []
         if self.follows is not None and not (self.all_meshes or self.base.by_numbers):
-            alike = [(run, mesh) for run, mesh in smaller if self.follows.likewise(run, larger)]
+            alike = [
+                (run, mesh) for run, mesh in smaller if self.follows.differs_alike(run, larger)
+            ]
         self.wrong_on += [words(mesh) for _, mesh in alike]
         if self.all_meshes or self.base.is_short:
             compared = [pair for pair in smaller if pair not in alike]

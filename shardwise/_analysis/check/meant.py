@@ -58,7 +58,7 @@ class Meant:
         results = None if run.program.watch.sites else self.gaps(run)
         return [any(map(_is_certain, row)) for row in results or [[] for _ in run.paths]]
 
-    def likewise(self, run: Run, larger: Run) -> bool:
+    def differs_alike(self, run: Run, larger: Run) -> bool:
         """Return whether the same results differ as on a larger mesh, by linear steps only."""
         small, large = self.gaps(run), self.gaps(larger)
         if small is None or large is None or run.program.watch.sites:

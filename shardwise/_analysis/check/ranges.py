@@ -18,7 +18,7 @@ from ... import _jax
 from ..._program import Atom, Body, Leaf, Op, Var, primitives, walk
 from ..._program.primitives import COMPARISONS, of
 from ..lift import eps_of
-from .bounds import KEEPS
+from .bounds import literal
 
 NARROW = 2
 """The largest size in bytes of integers that are expected to wrap around."""
@@ -98,13 +98,8 @@ def decides_by_order(body: Body) -> bool:
 
 def written(atom: Atom, makers: Mapping[Var, Op]) -> float | None:
     """Return the number that a value stands for, if it is a literal."""
-    while isinstance(atom, Var):
-        op = makers.get(atom)
-        if not isinstance(op, Leaf) or op.name not in KEEPS or len(op.ins) != 1:
-            return None
-        (atom,) = op.ins
-    array = np.asarray(atom.value)
-    return None if array.ndim or eps_of(array.dtype) == 0 else float(array)
+    array = literal(atom, makers)
+    return None if array is None or eps_of(array.dtype) == 0 else float(array)
 
 
 def _dtype_of(atom: Atom) -> Any:
