@@ -11,6 +11,7 @@ or true elements are drawn in unequal numbers for each device. Keys are keys.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -24,9 +25,8 @@ from ... import _jax
 from ..._engine.nnx_objects import is_object
 from ..._engine.tracing import Traced, Tracing
 from ..._jax.types import unplaced
-from ..._program import Body, Split, Var
+from ..._program import Split, Var
 from .bounds import bounds, compared, met, missing
-from .ranges import asked_of_floats, decides_by_order
 from .running import Run
 
 SOME, WIDE = 10, 100_000
@@ -42,6 +42,10 @@ TRIES = 100
 """How often to draw again until the parts of an array have different counts."""
 
 
+Special = Callable[[np.ndarray, int, np.random.Generator], np.ndarray]
+"""A function that changes drawn values, given the first dimension that is split."""
+
+
 @dataclasses.dataclass(frozen=True)
 class How:
     """The options for drawing values."""
@@ -55,10 +59,8 @@ class How:
     """Whether integers may be 0."""
     unit: bool = False
     """Whether floats lie between 0 and 1."""
-    odd: float | None = None
-    """A number to put once into each array that is split."""
-    tied: bool = False
-    """Whether the ends of each array that is split are equal, and the largest at its corners."""
+    special: Special | None = None
+    """What puts special values into an array that is split."""
 
 
 _WAYS = (How(), How(signs=False), How(signs=False, zero=False), How(unit=True, zero=False))
@@ -70,54 +72,137 @@ WAYS = (
 """The ways to draw values, tried in order until all results are finite."""
 
 
-def run_drawn(
-    tracing: Tracing,
-    args: tuple[Any, ...],
-    seed: int,
-    like: Run | None = None,
-    how: How | None = None,
-) -> tuple[Run, tuple[Any, ...]]:
-    """Run with values for all shapes, and return the run and the arguments; `like` is reused.
+class Drawing:
+    """Values for the shapes among the arguments of a program, drawn from seeds."""
 
-    With `how`, they are drawn in this way alone, whatever the results are then. Otherwise, if a
-    result is not finite, as for the root of a negative variance or a division by zero, the values
-    are drawn again in another way; if no way helps, the first one is returned.
+    def __init__(self, tracing: Tracing, args: tuple[Any, ...]):
+        self.tracing, self.args = tracing, args
+        self._leaves, self._rebuild = taken_apart(args)
+        self._shapes = [i for i, leaf in enumerate(self._leaves) if _is_shape(leaf)]
+
+    def __bool__(self) -> bool:
+        """Return whether there are shapes."""
+        return bool(self._shapes)
+
+    @functools.cached_property
+    def _uses(self) -> dict[int, Use]:
+        values = self._filled({}, 0, How())
+        return _used(self.tracing, self._rebuild(values), values)
+
+    def inputs(self, run: Run) -> list[Var]:
+        """Return the inputs of a program for which values are drawn."""
+        given = {id(leaf) for leaf in self._leaves}
+        rows = zip(run.arguments[::-1], run.traced.values[::-1], strict=False)
+        return [var for var, value in rows if id(value) not in given]
+
+    def special(self, seed: int, how: How) -> tuple[Any, ...]:
+        """Return the arguments, drawn in one way, whatever the results are then."""
+        return self._rebuild(self._filled(self._uses, seed, how))
+
+    def run(self, seed: int, like: Run | None = None) -> tuple[Run, tuple[Any, ...]]:
+        """Run with drawn values, and return the run and the arguments; `like` is reused.
+
+        If a result is not finite, as for the root of a negative variance or a division by zero,
+        the values are drawn again in another way; if no way helps, the first one is returned.
+        """
+        if not self:
+            return Run(self.tracing, self.args, like), self.args
+        trials: list[tuple[Run, tuple[Any, ...]]] = []
+
+        def run(values: list[Any]) -> tuple[Run, tuple[Any, ...]]:
+            args = self._rebuild(values)
+            return Run(self.tracing, args, trials[0][0] if trials else like), args
+
+        constrained = any(use != Use(split=use.split) for use in self._uses.values())
+        is_whole = (jnp.issubdtype(self._leaves[i].dtype, jnp.integer) for i in self._shapes)
+        for how in WAYS if constrained or any(is_whole) else _WAYS:
+            values = self._filled(self._uses, seed, how)
+            trials.append(run(values))
+            if _is_finite(trials[-1][0]):
+                nearer = self._met(trials[-1][0], values, seed)
+                rerun = run(nearer) if nearer else trials[-1]
+                return rerun if _is_finite(rerun[0]) else trials[-1]
+        return trials[0]
+
+    def _met(self, run: Run, values: list[Any], seed: int) -> list[Any]:
+        """Return the values with some replaced by what the program compares them with, if anything.
+
+        Random labels out of a thousand classes would never match a prediction.
+        """
+        partners = met(run.body)
+        tested = [
+            (index, partners[var])
+            for var, index in _numbered(run.traced, values)
+            if var in partners and index in self._shapes
+            if var.shape and partners[var].shape[: len(var.shape)] == var.shape
+        ]
+        changed = list(values)
+        for (index, _), out in zip(tested, run.observe([var for _, var in tested]), strict=True):
+            array, use = np.asarray(values[index]), self._uses.get(index, Use())
+            partner = out.first[(..., *(0,) * (out.first.ndim - array.ndim))].astype(array.dtype)
+            changed[index] = jnp.asarray(_nearer(array, partner, use, seed + index))
+        return changed if tested else []
+
+    def _filled(self, uses: dict[int, Use], seed: int, how: How) -> list[Any]:
+        rng, values = np.random.default_rng(seed), list(self._leaves)
+        for i in self._shapes:
+            values[i] = _draw(values[i], rng, uses.get(i, Use()), how)
+        return values
+
+
+def special_ways(numbers: Iterable[float]) -> list[How]:
+    """Return ways to draw values for which special conditions hold, those with NaN last.
+
+    `numbers` are those that the program compares with.
     """
-    leaves, rebuild = taken_apart(args)
-    if not any(map(_is_shape, leaves)):
-        return Run(tracing, args, like), args
-
-    def fill(used: dict[int, Use], how: How) -> list[Any]:
-        rng = np.random.default_rng(seed)
-        numbered = enumerate(leaves)
-        return [_draw(x, rng, used.get(i, Use()), how) if _is_shape(x) else x for i, x in numbered]
-
-    first = fill({}, How())
-    uses = _used(tracing, rebuild(first), first)
-    constrained = any(use != Use(split=True) for use in uses.values())
-    ways = WAYS if constrained or any(map(_is_whole, leaves)) else _WAYS
-    trials: list[tuple[Run, tuple[Any, ...]]] = []
-
-    def run(values: list[Any]) -> tuple[Run, tuple[Any, ...]]:
-        args = rebuild(values)
-        return Run(tracing, args, trials[0][0] if trials else like), args
-
-    if how is not None:
-        return run(fill(uses, how))
-    for settings in ways:
-        values = fill(uses, settings)
-        trials.append(run(values))
-        if _is_finite(trials[-1][0]):
-            nearer = _met(trials[-1][0], leaves, values, uses, seed)
-            rerun = run(nearer) if nearer else trials[-1]
-            return rerun if _is_finite(rerun[0]) else trials[-1]
-    return trials[0]
+    finite = [number for number in numbers if math.isfinite(number)]
+    specials: list[Special] = [functools.partial(_one, number) for number in finite]
+    specials += [_tied, functools.partial(_every, 1.0), _small]
+    specials += [functools.partial(_every, 0.0, half=True), functools.partial(_every, 0.0)]
+    specials += [functools.partial(_every, number) for number in finite if number]
+    specials += [functools.partial(_one, number, alone=True) for number in finite if number]
+    specials += [_large, *(functools.partial(_one, n) for n in (math.nan, math.inf, -math.inf))]
+    return [How(special=special) for special in specials]
 
 
-def answering(body: Body) -> list[How]:
-    """Return the ways to draw values that answer what a program asks of floats."""
-    ways = [How(odd=number) for number in asked_of_floats(body)]
-    return [*ways, How(tied=True)] if decides_by_order(body) else ways
+def _one(
+    number: float, drawn: np.ndarray, dim: int, rng: np.random.Generator, alone: bool = False
+) -> np.ndarray:
+    """Put a number into one place, among others or `alone` among zeros."""
+    if jnp.issubdtype(drawn.dtype, jnp.inexact):
+        drawn[()] = 0 if alone else drawn
+        drawn.flat[rng.integers(drawn.size)] = number
+    return drawn
+
+
+def _every(
+    number: float, drawn: np.ndarray, dim: int, rng: np.random.Generator, half: bool = False
+) -> np.ndarray:
+    """Make all elements equal, or those in the first half; integers and truth values 0."""
+    rows = np.moveaxis(drawn, dim, 0)
+    rows[: len(rows) // 2 if half else None] = (
+        number if jnp.issubdtype(drawn.dtype, jnp.inexact) else 0
+    )
+    return drawn
+
+
+def _small(drawn: np.ndarray, dim: int, rng: np.random.Generator) -> np.ndarray:
+    """Return small integers as floats: many are equal, and so are their sums."""
+    is_float = jnp.issubdtype(drawn.dtype, jnp.floating)
+    return rng.integers(-4, 5, drawn.shape).astype(drawn.dtype) if is_float else drawn
+
+
+def _large(drawn: np.ndarray, dim: int, rng: np.random.Generator) -> np.ndarray:
+    return drawn * 100 if jnp.issubdtype(drawn.dtype, jnp.inexact) else drawn
+
+
+def _tied(drawn: np.ndarray, dim: int, rng: np.random.Generator) -> np.ndarray:
+    """Make the ends of floats equal along every dimension, with the largest at the corners."""
+    if jnp.issubdtype(drawn.dtype, jnp.inexact):
+        for rows in (np.moveaxis(drawn, dim, 0) for dim in range(drawn.ndim)):
+            rows[-1] = rows[0]
+        drawn[np.ix_(*[[0, -1]] * drawn.ndim)] = drawn.max()
+    return drawn
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,8 +217,8 @@ class Use:
     """Numbers at and around those it is compared with."""
     nan: bool = False
     """Whether the program tests it for NaN."""
-    split: bool = False
-    """Whether it is split over devices."""
+    split: tuple[int, ...] = ()
+    """The dimensions that are split over devices."""
 
 
 def _used(tracing: Tracing, args: tuple[Any, ...], values: list[Any]) -> dict[int, Use]:
@@ -141,13 +226,17 @@ def _used(tracing: Tracing, args: tuple[Any, ...], values: list[Any]) -> dict[in
     traced = tracing(args, {})
     body = traced.program.body
     limits, comparisons, can_be_nan = bounds(body), compared(body), missing(body)
-    parts = {op.ins[0] for op in body.ops if isinstance(op, Split) and op.axes}
+    parts = {
+        op.ins[0]: tuple(dim for dim, axes in enumerate(op.placement) if axes)
+        for op in body.ops
+        if isinstance(op, Split) and op.axes
+    }
     uses = {
         index: Use(
             limits.get(var),
             *_marks_and_sides(var, comparisons.get(var, ())),
             var in can_be_nan,
-            var in parts,
+            parts.get(var, ()),
         )
         for var, index in _numbered(traced, values)
     }
@@ -174,28 +263,6 @@ def _numbered(traced: Traced, values: list[Any]) -> list[tuple[Var, int]]:
     return [(var, number[id(value)]) for var, value in rows if id(value) in number]
 
 
-def _met(
-    run: Run, leaves: list[Any], values: list[Any], used: dict[int, Use], seed: int
-) -> list[Any]:
-    """Return the values with some replaced by what the program compares them with, if anything.
-
-    Random labels out of a thousand classes would never match a prediction.
-    """
-    partners = met(run.body)
-    tested = [
-        (index, partners[var])
-        for var, index in _numbered(run.traced, values)
-        if var in partners and _is_shape(leaves[index])
-        if var.shape and partners[var].shape[: len(var.shape)] == var.shape
-    ]
-    changed = list(values)
-    for (index, _), out in zip(tested, run.observe([var for _, var in tested]), strict=True):
-        array = np.asarray(values[index])
-        partner = out.first[(..., *(0,) * (out.first.ndim - array.ndim))].astype(array.dtype)
-        changed[index] = jnp.asarray(_nearer(array, partner, used.get(index, Use()), seed + index))
-    return changed if tested else []
-
-
 def _nearer(own: np.ndarray, there: np.ndarray, use: Use, seed: int) -> np.ndarray:
     """Set elements to those of `there`: none in the first half, most at the end; keep the marks.
 
@@ -212,10 +279,6 @@ def _nearer(own: np.ndarray, there: np.ndarray, use: Use, seed: int) -> np.ndarr
 
 def _is_shape(x: Any) -> bool:
     return isinstance(x, jax.ShapeDtypeStruct)
-
-
-def _is_whole(x: Any) -> bool:
-    return _is_shape(x) and jnp.issubdtype(x.dtype, jnp.integer)
 
 
 def _is_finite(run: Run) -> bool:
@@ -277,10 +340,14 @@ def _draw(shape: Any, rng: np.random.Generator, use: Use, how: How) -> Any:
         key = jax.random.key(int(rng.integers(1 << 31)), impl=_jax.key_impl(dtype))
         return jax.random.split(key, dims) if dims else key
     if jnp.issubdtype(dtype, jnp.bool_):
-        return jnp.asarray(_unevenly(lambda: rng.random(dims) < 0.75))
-    if jnp.issubdtype(dtype, jnp.integer):
-        return jnp.asarray(_whole(dims, dtype, rng, use, how))
-    return jnp.asarray(_numbers(dims, dtype, rng, use, how))  # float64 is narrowed as JAX does
+        drawn = _unevenly(lambda: rng.random(dims) < 0.75)
+    elif jnp.issubdtype(dtype, jnp.integer):
+        drawn = _whole(dims, dtype, rng, use, how)
+    else:
+        drawn = _numbers(dims, dtype, rng, use, how)
+    if how.special is not None and use.split and drawn.size:
+        drawn = how.special(np.array(drawn), use.split[0], rng)
+    return jnp.asarray(drawn)  # float64 is narrowed as JAX does
 
 
 def _numbers(dims: Any, dtype: Any, rng: np.random.Generator, use: Use, how: How) -> np.ndarray:
@@ -297,12 +364,6 @@ def _numbers(dims: Any, dtype: Any, rng: np.random.Generator, use: Use, how: How
         odds = RARELY / max(math.prod(dims[1:]), 1)  # of rows, not of their elements
         is_nan = _unevenly(lambda: rng.random(dims) < odds)
         drawn = np.where(is_nan, np.nan, drawn)
-    if use.split and drawn.size and how.odd is not None:
-        drawn.flat[rng.integers(drawn.size)] = how.odd
-    if use.split and drawn.size and how.tied:
-        for rows in (np.moveaxis(drawn, dim, 0) for dim in range(drawn.ndim)):
-            rows[-1] = rows[0]
-        drawn[np.ix_(*[[0, -1]] * drawn.ndim)] = drawn.max()
     far_sides = [side for side in use.sides if abs(side) > size]
     if not (far_sides and how.marks and dims) or is_complex:
         return drawn.astype(dtype)

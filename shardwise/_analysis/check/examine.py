@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -15,11 +16,12 @@ from ..._engine.static import Static
 from ..._engine.tracing import Tracing
 from ..._meaning import Gap, Reading, TooLate
 from ..._mesh import AbstractMesh, one_device
-from ..._program import Collective, walk
+from ..._program import Collective, Where, walk
 from ..compiler.outside import checked_part
-from ..faults import MEANING, Deadlock, Differs, Finding, HiddenByZeros, Ties
+from ..faults import MEANING, Deadlock, Differs, Finding, HiddenByZeros, Ties, Unmet
 from .clash import run_on
-from .draw import How, answering, is_zero, run_drawn, without_zeros
+from .conditions import Conditions
+from .draw import Drawing, is_zero, without_zeros
 from .joined import Outcome, causes, led_by_a_cause
 from .judging import all_agree, judge_results
 from .meant import Meant
@@ -127,15 +129,16 @@ def examine(
     # Drawn values have no sharding, but the shapes that they replace may have one.
     options = Tracing(f, ones, in_specs, static).specs_of(args), static
 
+    drawing = Drawing(Tracing(f, ones, *options), args)
+
     def compared(
-        seed: int,
-        like: _Comparison | None = None,
-        args: tuple[Any, ...] = args,
-        how: How | None = None,
+        seed: int, like: _Comparison | None = None, given: tuple[Any, ...] | None = None
     ) -> _Comparison:
         """Compare with these values; `like` is an earlier comparison, then numbers alone count."""
-        first = Tracing(f, ones, *options) if like is None else like.base.tracing
-        base, inputs = run_drawn(first, args, seed, like.base if like else None, how)
+        first, known = drawing.tracing, like.base if like else None
+        base, inputs = (
+            drawing.run(seed, known) if given is None else (Run(first, given, known), given)
+        )
         wanted = wanted_of(reference, base, inputs)
         if like is None:
             others = [Tracing(f, mesh, *options) for mesh in meshes]
@@ -145,12 +148,12 @@ def examine(
         limits = base.limits(runs, rtol, atol, [expected.eps for expected in wanted])
         meaning = Meant(base) if like is None and ones.size == 1 else None
         follows = meaning if reference is None and base.paths else None
-        drawn = inputs is not args
         return _Comparison(
-            base, runs, meshes, limits, meaning, follows, wanted, inputs, drawn, all_meshes
+            base, runs, meshes, limits, meaning, follows, wanted, inputs, bool(drawing), all_meshes
         )
 
     left_out: list[str] = []
+    unmet: list[tuple[Where, str]] = []
     comparison = compared(seed)
     try:
         comparison.run()
@@ -159,18 +162,22 @@ def examine(
             raise
         left_out.append("the other meshes were not run")
     if comparison.drawn and comparison.is_open:
-        draws: list[tuple[int, How | None]] = [(seed + 1 + k, None) for k in range(AGAIN)]
-        draws += [] if finite else [(seed, how) for how in answering(comparison.base.body)]
         with _in_time(left_out, "other values were not tried"):
-            for again, how in draws:
-                other = compared(again, comparison, how=how)
-                if other.run():
-                    shown = compared(again, how=how)
-                    shown.run()
-                    comparison = shown
+            conditions = None if finite else comparison.conditions(drawing)
+            answers = conditions.answers(seed) if conditions else ()
+            for again, given in enumerate(itertools.chain([None] * AGAIN, answers), 1):
+                other = compared(seed + again, comparison, given)
+                is_wrong = other.run()
+                if given is not None and conditions and conditions.has_ties:
+                    comparison.tied += [*other.tied, *other.wrong]
+                elif is_wrong:
+                    comparison = compared(seed + again, given=given)
+                    comparison.run()
                     break
-                if how is not None:
-                    comparison.tied += other.tied
+                elif given is None and conditions:
+                    conditions.see(other.given)
+            else:
+                unmet = conditions.unmet() if conditions else []
     base, runs = comparison.base, comparison.runs
     doing("looking for the line" if comparison.wrong_on else "reading the program")
     findings: list[Finding] = []
@@ -181,6 +188,7 @@ def examine(
             evidence = reference is not None, comparison.is_proved
             tied = {tie.index: tie for tie in comparison.tied}  # meshes come in order of size
             blind = [*unseen(base, runs, meshes, *evidence), *map(Ties.of, tied.values())]
+            blind += [Unmet.of(unmet)] if unmet else []
             findings += list(map(with_values, blind)) if comparison.drawn else blind
             explained = bool(blind) or any(finding.evidence == MEANING for finding in findings)
             known = reference is not None and not callable(reference)
@@ -246,6 +254,15 @@ class _Comparison(Outcome):
     def has_zeros(self) -> bool:
         """Whether zeros among the arguments may hide a fault, and other values are cheap to try."""
         return self.is_open and any(map(is_zero, self.base.traced.argument_values))
+
+    def conditions(self, drawing: Drawing) -> Conditions:
+        """Return the conditions of the results that are not proved, and what was seen of them."""
+        run = self.runs[-1]
+        gaps = self.follows.gaps(run) if self.follows else None
+        unproved = [i for i in range(len(run.body.outs)) if gaps is None or gaps[i]]
+        conditions = Conditions(drawing, run, self.base, unproved)
+        conditions.see(self.given)
+        return conditions
 
     def hidden_by_zeros(self, base: Run) -> list[Finding]:
         """Return what is wrong with these values, but hidden by the zeros of `base`."""

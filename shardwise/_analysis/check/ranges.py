@@ -7,7 +7,7 @@ of int8 that wraps around there, is right on eight, where each device adds up fe
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 import jax
@@ -15,19 +15,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from ... import _jax
-from ..._program import Atom, Body, Leaf, Op, Var, primitives, walk
-from ..._program.primitives import COMPARISONS, of
+from ..._program import Body, primitives, walk
 from ..lift import eps_of
-from .bounds import literal
 
 NARROW = 2
 """The largest size in bytes of integers that are expected to wrap around."""
 
 SHORT_RANGE = 1e30
 """Dtypes with a smaller maximum may overflow in sums of ordinary numbers."""
-
-FEW = 5
-"""The number of special values that are drawn."""
 
 ADDS = primitives.names(lambda p: p.combines in ("sum", "prod") and not p.pointwise)
 """Operations that add up or multiply as many numbers as a device holds."""
@@ -62,48 +57,6 @@ def asks_for_nan(body: Body) -> bool:
     return any(
         getattr(op, "name", "") in ("eq", "ne") and op.ins[0] is op.ins[1] for op in walk(body.ops)
     )
-
-
-def asked_of_floats(body: Body) -> list[float]:
-    """Return the numbers that a program tests its floats for: NaN, infinity, 0 and other literals.
-
-    Zero also where it takes the sign of a number.
-    """
-    asked: dict[str, float] = {}
-    ops = [*walk(body.ops)]
-    makers = {out: op for op in ops for out in op.outs}
-    for op in ops:
-        if not isinstance(op, Leaf) or not op.ins or not eps_of(_dtype_of(op.ins[0])):
-            continue
-        equal = op.name in ("eq", "ne")
-        if op.name == "is_finite" or (equal and op.ins[0] is op.ins[1]):
-            asked["nan"] = math.nan
-        elif op.name == "sign":
-            asked["0.0"] = 0.0
-        elif op.name in COMPARISONS:
-            numbers = [written(atom, makers) for atom in op.ins]
-            asked |= {str(n): n for n in numbers if n is not None and (equal or math.isinf(n))}
-    return list(asked.values())[:FEW]
-
-
-def decides_by_order(body: Body) -> bool:
-    """Return whether a program takes the positions of floats by their order, as `argmax` does."""
-    ops = (op for op in walk(body.ops) if isinstance(op, Leaf) and op.ins)
-    return any(
-        of(op.name).acts == "searches" and len(op.ins) > op.params.get("num_keys", 0)
-        for op in ops
-        if eps_of(_dtype_of(op.ins[0]))
-    )
-
-
-def written(atom: Atom, makers: Mapping[Var, Op]) -> float | None:
-    """Return the number that a value stands for, if it is a literal."""
-    array = literal(atom, makers)
-    return None if array is None or eps_of(array.dtype) == 0 else float(array)
-
-
-def _dtype_of(atom: Atom) -> Any:
-    return atom.dtype if isinstance(atom, Var) else np.asarray(atom.value).dtype
 
 
 def are_vast(values: Iterable[Any]) -> bool:

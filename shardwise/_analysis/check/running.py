@@ -125,16 +125,28 @@ class Run:
             raise explain_divergence(sites, int(trouble.site), np.asarray(trouble.branches))
         return [_held(out) for out in outs]
 
-    def _run(self, atoms: Sequence[Atom], values: Sequence[Any], lifted_ones: bool = False) -> Any:
-        lifted, watch = self.lifted, self._watch
-        targets = atoms if lifted_ones else [lifted.of(atom) for atom in atoms]
+    def evaluate(self, body: Body) -> list[Held]:
+        """Return the results of a variant of the lifted program on all devices."""
+        outs, _ = self._evaluate(body, body.outs, self._wide)
+        return [_held(out) for out in outs]
 
+    def _run(self, atoms: Sequence[Atom], values: Sequence[Any], lifted_ones: bool = False) -> Any:
+        targets = atoms if lifted_ones else [self.lifted.of(atom) for atom in atoms]
+        return self._evaluate(self.lifted.body, targets, values, atoms)
+
+    def _evaluate(
+        self,
+        body: Body,
+        targets: Sequence[Atom],
+        values: Sequence[Any],
+        names: Sequence[Atom] | None = None,
+    ) -> Any:
         def run(*values: Any) -> Any:
-            outs, trouble = observe(lifted.body, values, watch, ALL, targets)
+            outs, trouble = observe(body, values, DivergenceWatch(body.ops), ALL, targets)
             return [Value(plain(value.array), value.dims) for value in outs], trouble
 
         with jax.enable_x64(True), step():
-            executable = self._compiled(tuple(map(id, atoms)), run)
+            executable = self._compiled(tuple(map(id, names or targets)), run)
             doing(f"running {self.on}")
             return jax.device_get(executable(*values))
 

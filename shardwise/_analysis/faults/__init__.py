@@ -25,6 +25,7 @@ from .limits import NothingCompared as NothingCompared
 from .limits import OneDevice as OneDevice
 from .limits import SameData as SameData
 from .limits import Ties as Ties
+from .limits import Unmet as Unmet
 from .multiples import CountedOften as CountedOften
 from .multiples import TooLarge as TooLarge
 from .multiples import TooSmall as TooSmall

@@ -246,3 +246,35 @@ class Ties(Limit):
             "give data without ties; or break them by a rule, as by the index of equal scores.",
             one.where,
         )
+
+
+class Unmet(Limit):
+    code = "SW507"
+    title = "a condition had one outcome only"
+    explanation = """
+        **A condition had one outcome only.** Values were drawn for shapes, and for none of them was
+        a condition of the program true, or for none false, although values were drawn for it: equal
+        numbers, zeros, the numbers of the program, NaN. What the program computes then was not
+        compared. Results that are proved do not need it, and it is not reported for them.
+    """
+    wrong = """
+        def clipped(x, *, mesh):
+            def body(x):
+                mean = x.mean()
+                return jax.lax.pmean(jnp.where(mean == 0.123, 0.0, mean), "data")
+
+            return jax.shard_map(body, mesh=mesh, in_specs=P("data"), out_specs=P())(x)
+    """
+    remedy = "Pass arguments for which the condition has the other outcome."
+
+    @classmethod
+    def of(cls, rows: list[tuple[Any, str]]) -> Finding:
+        """Report the conditions, each with its place and what it never was."""
+        (where, text), *others = rows
+        lines = ", ".join(dict.fromkeys(str(other.line) for other, _ in others[:3]))
+        more = f"; and {len(others)} more, in line {lines}" if others else ""
+        return cls.seen(
+            f"{text} for the values drawn: what is computed then was not compared{more}",
+            "pass arguments for which it is, to check that as well.",
+            where,
+        )
