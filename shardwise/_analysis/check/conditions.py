@@ -37,9 +37,10 @@ from ..._program import (
 from ..._program.primitives import of
 from ..lift import eps_of
 from .bounds import literal
-from .draw import Drawing, special_ways
+from .draw import Drawing
 from .flow import carried, needed
 from .running import Run
+from .special import special_ways
 
 Flags = dict[int, Var]
 """For the conditions of a body, by number, the values that say what was seen of them."""
@@ -61,33 +62,39 @@ ASKS = {"isnan", "isinf", "isfinite", "isposinf", "isneginf", "isclose", "equal"
 class Conditions:
     """The conditions of a program that depend on drawn values, and what was seen of them.
 
-    Comparisons and branches are observed on the mesh, where the parts of an array are compared;
-    ties on one device, since on a mesh the equal elements may lie on several.
+    They are observed on the mesh, where parts of an array are compared, and on one device, where
+    all equal elements are seen by one `argmax`.
     """
 
     def __init__(self, drawing: Drawing, run: Run, base: Run, results: Sequence[int]):
         self.drawing, self.run = drawing, run
-        self._records = [
-            Record(run, drawing.inputs(run), [run.body.outs[i] for i in results], is_choice),
-            Record(base, drawing.inputs(base), [base.body.outs[i] for i in results], is_search),
-        ]
+        self._mesh, self._base = (Record(one, drawing.inputs(one), results) for one in (run, base))
 
     @property
     def has_ties(self) -> bool:
         """Whether the values seen last have equal elements where the program orders them."""
-        return any(now.any() for now in self._records[1].now)
+        rows = zip(self._base.ops, self._base.now, strict=True)
+        return any(is_search(op) and now.any() for op, now in rows)
+
+    @property
+    def unseen(self) -> list[tuple[Op, int]]:
+        """The conditions with an outcome that was never seen, and its number."""
+        known = {(op.where, outcome) for op, outcome in self._base.outcomes(True)}
+        rows = self._mesh.outcomes(False)
+        return [(op, outcome) for op, outcome in rows if (op.where, outcome) not in known]
 
     def see(self, args: tuple[Any, ...]) -> bool:
         """Evaluate the conditions for these arguments; return whether an outcome is new."""
-        branches, ties = (record.see(args) for record in self._records)
-        return branches or ties
+        on_mesh, on_base = self._mesh.see(args), self._base.see(args)
+        return on_mesh or on_base
 
     def answers(self, seed: int) -> Iterator[tuple[Any, ...]]:
         """Yield arguments for which a condition has an outcome that was not seen before."""
-        for how in [] if self._may_hang else special_ways(self._numbers()):
-            if not any(record.unseen for record in self._records):
+        ways = [] if self._may_hang else special_ways(self._numbers())
+        for number, how in enumerate(ways):
+            if not self.unseen:
                 return
-            args = self.drawing.special(seed, how)
+            args = self.drawing.special(seed + number, how)
             if self.see(args):
                 yield args
 
@@ -102,14 +109,14 @@ class Conditions:
     def _numbers(self) -> list[float]:
         """Return the first few numbers that floats are compared with."""
         makers = {out: op for op in walk(self.run.body.ops) for out in op.outs}
-        atoms = [atom for op in self._records[0].ops if isinstance(op, Leaf) for atom in op.ins]
+        atoms = [atom for op in self._mesh.ops if isinstance(op, Leaf) for atom in op.ins]
         numbers = [n for n in (literal(atom, makers) for atom in atoms) if n is not None]
         return [*dict.fromkeys(float(n) for n in numbers if eps_of(n.dtype))][:FEW]
 
     def unmet(self) -> list[tuple[Where, str]]:
         """Return the conditions of the user's source with an outcome that was never seen."""
         rows: dict[Where, str] = {}
-        for op, outcome in (row for record in self._records for row in record.unseen):
+        for op, outcome in self.unseen:
             text = _written(op)
             if text:
                 never = "never had equal elements" if is_search(op) else OUTCOMES[outcome]
@@ -120,17 +127,11 @@ class Conditions:
 class Record:
     """Some conditions of a program on one mesh, and the outcomes that were seen."""
 
-    def __init__(
-        self,
-        run: Run,
-        drawn: Iterable[Var],
-        results: Iterable[Atom],
-        is_condition: Callable[[Op], bool],
-    ):
+    def __init__(self, run: Run, drawn: Iterable[Var], results: Sequence[int]):
         self.run = run
         data = _computed_from(run.body, drawn)
-        ops = walk(live(run.body.ops, list(results)))
-        ops = [op for op in ops if is_condition(op) and not data.isdisjoint(op.ins)]
+        ops = walk(live(run.body.ops, [run.body.outs[i] for i in results]))
+        ops = [op for op in ops if _count(op) and not data.isdisjoint(op.ins)]
         numbers = {run.lifted.of(op.outs[0]): i for i, op in enumerate(ops)}
         recorded, flags = _recorded(run.lifted.body.ops, numbers)
         self.body = Body(run.lifted.body.ins, recorded, [*flags.values()])
@@ -139,11 +140,10 @@ class Record:
         self.seen = [np.zeros(_count(op), bool) for op in self.ops]
         self.now = self.seen
 
-    @property
-    def unseen(self) -> list[tuple[Op, int]]:
-        """The conditions with an outcome that was never seen, and its number."""
+    def outcomes(self, seen: bool) -> list[tuple[Op, int]]:
+        """Return the conditions with the outcomes, by number, that were seen, or were not."""
         rows = zip(self.ops, self.seen, strict=True)
-        return [(op, int(seen.argmin())) for op, seen in rows if not seen.all()]
+        return [(op, int(k)) for op, flags in rows for k in np.flatnonzero(flags == seen)]
 
     def see(self, args: tuple[Any, ...]) -> bool:
         """Evaluate the conditions for these arguments; return whether an outcome is new."""
@@ -153,13 +153,6 @@ class Record:
         self.now = [held.rows.any(0) for held in self.run.again(args).evaluate(self.body)]
         self.seen = [old | new for old, new in zip(before, self.now, strict=True)]
         return any((new & ~old).any() for old, new in zip(before, self.now, strict=True))
-
-
-def is_choice(op: Op) -> bool:
-    """Return whether an operation is a comparison or takes a branch."""
-    if isinstance(op, Cond):
-        return bool(op.outs) and isinstance(op.ins[0], Var)
-    return isinstance(op, Leaf) and of(op.name).truth
 
 
 def is_search(op: Op) -> bool:
@@ -172,8 +165,12 @@ def is_search(op: Op) -> bool:
 
 
 def _count(op: Op) -> int:
-    """Return the number of outcomes of a condition."""
-    return len(op.branches) if isinstance(op, Cond) else 1 if is_search(op) else 2
+    """Return the number of outcomes of a condition; 0 if an operation is none."""
+    if isinstance(op, Cond):
+        return len(op.branches) if op.outs and isinstance(op.ins[0], Var) else 0
+    if is_search(op):
+        return 1
+    return 2 if isinstance(op, Leaf) and of(op.name).truth else 0
 
 
 def _written(op: Op) -> str:
@@ -238,7 +235,7 @@ def _recorded(ops: Sequence[Op], numbers: Mapping[Atom, int]) -> tuple[list[Op],
             outs = [compute(lambda x: x.any(0), row.shape[1:], row) for row in rows]
         elif isinstance(op, Cond):
             new.append(dataclasses.replace(op, branches=tuple(longer), outs=[*op.outs, *outs]))
-        elif isinstance(op, While) and op.cond.outs[0].shape == ():
+        elif isinstance(op, While) and getattr(op.cond.outs[0], "shape", ()) == ():
             new.append(_while(op, longer[0], none, outs))
         else:
             new.append(op)

@@ -150,61 +150,6 @@ class Drawing:
         return values
 
 
-def special_ways(numbers: Iterable[float]) -> list[How]:
-    """Return ways to draw values for which special conditions hold, those with NaN last.
-
-    `numbers` are those that the program compares with.
-    """
-    finite = [number for number in numbers if math.isfinite(number)]
-    specials: list[Special] = [functools.partial(_one, number) for number in finite]
-    specials += [_tied, functools.partial(_every, 1.0), _small]
-    specials += [functools.partial(_every, 0.0, half=True), functools.partial(_every, 0.0)]
-    specials += [functools.partial(_every, number) for number in finite if number]
-    specials += [functools.partial(_one, number, alone=True) for number in finite if number]
-    specials += [_large, *(functools.partial(_one, n) for n in (math.nan, math.inf, -math.inf))]
-    return [How(special=special) for special in specials]
-
-
-def _one(
-    number: float, drawn: np.ndarray, dim: int, rng: np.random.Generator, alone: bool = False
-) -> np.ndarray:
-    """Put a number into one place, among others or `alone` among zeros."""
-    if jnp.issubdtype(drawn.dtype, jnp.inexact):
-        drawn[()] = 0 if alone else drawn
-        drawn.flat[rng.integers(drawn.size)] = number
-    return drawn
-
-
-def _every(
-    number: float, drawn: np.ndarray, dim: int, rng: np.random.Generator, half: bool = False
-) -> np.ndarray:
-    """Make all elements equal, or those in the first half; integers and truth values 0."""
-    rows = np.moveaxis(drawn, dim, 0)
-    rows[: len(rows) // 2 if half else None] = (
-        number if jnp.issubdtype(drawn.dtype, jnp.inexact) else 0
-    )
-    return drawn
-
-
-def _small(drawn: np.ndarray, dim: int, rng: np.random.Generator) -> np.ndarray:
-    """Return small integers as floats: many are equal, and so are their sums."""
-    is_float = jnp.issubdtype(drawn.dtype, jnp.floating)
-    return rng.integers(-4, 5, drawn.shape).astype(drawn.dtype) if is_float else drawn
-
-
-def _large(drawn: np.ndarray, dim: int, rng: np.random.Generator) -> np.ndarray:
-    return drawn * 100 if jnp.issubdtype(drawn.dtype, jnp.inexact) else drawn
-
-
-def _tied(drawn: np.ndarray, dim: int, rng: np.random.Generator) -> np.ndarray:
-    """Make the ends of floats equal along every dimension, with the largest at the corners."""
-    if jnp.issubdtype(drawn.dtype, jnp.inexact):
-        for rows in (np.moveaxis(drawn, dim, 0) for dim in range(drawn.ndim)):
-            rows[-1] = rows[0]
-        drawn[np.ix_(*[[0, -1]] * drawn.ndim)] = drawn.max()
-    return drawn
-
-
 @dataclasses.dataclass(frozen=True)
 class Use:
     """How a program uses the numbers of one array."""

@@ -168,13 +168,14 @@ def examine(
             for again, given in enumerate(itertools.chain([None] * AGAIN, answers), 1):
                 other = compared(seed + again, comparison, given)
                 is_wrong = other.run()
-                if given is not None and conditions and conditions.has_ties:
-                    comparison.tied += [*other.tied, *other.wrong]
-                elif is_wrong:
+                has_ties = given is not None and conditions is not None and conditions.has_ties
+                if is_wrong and not has_ties:
                     comparison = compared(seed + again, given=given)
                     comparison.run()
                     break
-                elif given is None and conditions:
+                if given is not None:
+                    comparison.tied += [*other.tied, *other.wrong]
+                elif conditions:
                     conditions.see(other.given)
             else:
                 unmet = conditions.unmet() if conditions else []

@@ -13,6 +13,10 @@ DRAW = "or the shapes alone, and values are drawn: jax.ShapeDtypeStruct(x.shape,
 DRAWN = "in place of the shapes: numbers as the program is for, which were not found by drawing."
 
 
+FEW = 3
+"""The number of further lines that a finding names."""
+
+
 class Limit(Fault):
     """A limit of the check, not a fault of the program; this base class has no section."""
 
@@ -252,18 +256,21 @@ class Unmet(Limit):
     code = "SW507"
     title = "a condition had one outcome only"
     explanation = """
-        **A condition had one outcome only.** Values were drawn for shapes, and for none of them was
-        a condition of the program true, or for none false, although values were drawn for it: equal
-        numbers, zeros, the numbers of the program, NaN. What the program computes then was not
-        compared. Results that are proved do not need it, and it is not reported for them.
+        **A condition had one outcome only.** Values were drawn for shapes, and a condition of the
+        program was never true for them, or never false, although zeros, equal numbers, small
+        integers, the constants of the program and NaN were tried. What the program computes in the
+        other case was not compared. It is not reported for results that are proved.
     """
     wrong = """
-        def clipped(x, *, mesh):
+        def skipped(x, *, mesh):
             def body(x):
                 mean = x.mean()
-                return jax.lax.pmean(jnp.where(mean == 0.123, 0.0, mean), "data")
+                return jax.lax.pmean(jnp.where(mean**2 == 150.0625, 0.0, mean), "data")
 
             return jax.shard_map(body, mesh=mesh, in_specs=P("data"), out_specs=P())(x)
+
+
+        print(sw.check(skipped, jax.ShapeDtypeStruct((16,), "float32"), mesh={"data": [1, 2]}))
     """
     remedy = "Pass arguments for which the condition has the other outcome."
 
@@ -271,10 +278,10 @@ class Unmet(Limit):
     def of(cls, rows: list[tuple[Any, str]]) -> Finding:
         """Report the conditions, each with its place and what it never was."""
         (where, text), *others = rows
-        lines = ", ".join(dict.fromkeys(str(other.line) for other, _ in others[:3]))
+        lines = ", ".join(dict.fromkeys(str(other.line) for other, _ in others[:FEW]))
         more = f"; and {len(others)} more, in line {lines}" if others else ""
         return cls.seen(
-            f"{text} for the values drawn: what is computed then was not compared{more}",
-            "pass arguments for which it is, to check that as well.",
+            f"{text} for the values drawn: what is computed otherwise was not compared{more}",
+            "pass arguments for which it is, in place of the shapes.",
             where,
         )
