@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from ..._base.errors import ShardwiseError, explain_error
-from .messages import Request, receive, send
+from .messages import CompileRequest, receive, send
 
 SECONDS = "SHARDWISE_COMPILE_SECONDS"
 """The environment variable with the time limit of one compilation."""
@@ -63,7 +63,7 @@ class Worker:
         """Whether this process can send it a request."""
         return self.owner == os.getpid() and self.process.poll() is None
 
-    def ask(self, request: Request, seconds: float) -> str:
+    def ask(self, request: CompileRequest, seconds: float) -> str:
         """Send a request and wait for the answer."""
         stdin = cast(BinaryIO, self.process.stdin)
         stdout = cast(BinaryIO, self.process.stdout)
@@ -190,7 +190,7 @@ def compiled(lowered: Any) -> Files:
     with _lock, tempfile.TemporaryDirectory(prefix="shardwise-") as folder:
         worker = _worker()
         try:
-            error = worker.ask(Request(folder, lowered), seconds)
+            error = worker.ask(CompileRequest(folder, lowered), seconds)
         except BaseException:  # Ctrl-C too: otherwise the next request would get this answer
             stop()
             raise

@@ -27,7 +27,7 @@ NONE: Allowed = frozenset()
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Program:
+class WrongProgram:
     """A wrong program, and what it should compute."""
 
     f: Callable[..., Any]
@@ -47,7 +47,7 @@ class Program:
         meshes: Sequence[AbstractMesh],
         reference: Any,
         options: tuple[Any, Static],
-    ) -> Program:
+    ) -> WrongProgram:
         """Build it from the results of the check, before anything is edited."""
         ones = one_device(meshes[0])
         args = examined.args
