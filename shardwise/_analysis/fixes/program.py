@@ -99,9 +99,13 @@ class WrongProgram:
         gaps = edited.reading.gaps()
         return gaps if not is_open(gaps) else [row.gaps for row in edited.compared(self.plain)]
 
-    def proved(self, f: Any) -> bool:
-        """Return whether every result is proved on every mesh, including one device."""
-        meshes = dict.fromkeys([self.hardest, one_device(self.hardest), *self.meshes[:-1]])
+    def proved(self, f: Any, known: Sequence[AbstractMesh] = ()) -> bool:
+        """Return whether every result is proved on every mesh, including one device.
+
+        `known` are meshes on which all results are proved already.
+        """
+        every = [self.hardest, one_device(self.hardest), *self.meshes[:-1]]
+        meshes = dict.fromkeys(mesh for mesh in every if mesh not in known)
         no_gaps = [[] for _ in self.plain.traced.result_paths]
         return all(self.gaps_apart(mesh, f) == no_gaps for mesh in meshes)
 

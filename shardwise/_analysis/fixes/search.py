@@ -176,7 +176,7 @@ class Search:
                 tried = self.attempt(candidate, now)
                 if tried is None:
                     continue
-                if tried.is_right and self._is_proved(candidate):
+                if tried.is_right and self._is_proved(candidate, [self.program.hardest]):
                     alone = candidate.alone
                     return alone if alone and self._is_proved(alone) else candidate, "proved"
                 if tried.is_open:
@@ -190,8 +190,8 @@ class Search:
             best, now = better.candidate, better
         return self._settled(open_ones)
 
-    def _is_proved(self, candidate: Candidate) -> bool:
-        return bool(self._with(candidate, self.program.proved))
+    def _is_proved(self, candidate: Candidate, known: Sequence[AbstractMesh] = ()) -> bool:
+        return bool(self._with(candidate, lambda f: self.program.proved(f, known)))
 
     def _gaps_at_first(self) -> list[list[Gap]]:
         program = self.program
