@@ -12,7 +12,7 @@ import pytest
 from jax import P
 
 import shardwise as sw
-from shardwise._analysis.fixes.live import Live
+from shardwise._analysis.fixes.live import LoadedFile
 from shardwise._analysis.fixes.source import Edit, Source
 from tests.support import normal, real_mesh
 
@@ -192,7 +192,7 @@ def test_without_source_there_is_no_fix():
 def test_an_edit_is_undone_when_the_program_raises():
     source = Source.read(__file__)
     assert source is not None
-    live = Live(source)
+    live = LoadedFile(source)
     code = textbook.__code__
     at = source.data.index(b"def loss(w, x, y):\n    return") + len("def loss(w, x, y):\n    ")
     with pytest.raises(ZeroDivisionError), live.edited([Edit(at, at, "1/0;")]):

@@ -16,7 +16,7 @@ import numpy as np
 from ... import _jax
 from ..._base.doing import doing
 from ..._base.errors import noting
-from ..._engine.lower import DivergenceWatch, Pace, Value, explain_divergence, observe
+from ..._engine.lower import DivergenceWatch, Pace, StackedValue, explain_divergence, observe
 from ..._engine.tracing import Traced, Tracing
 from ..._jax.virtual import under
 from ..._meaning import step
@@ -133,7 +133,7 @@ class Run:
 
         def run(*values: Any) -> Any:
             outs, trouble = observe(lifted.body, values, watch, ALL, targets)
-            return [Value(plain(value.array), value.dims) for value in outs], trouble
+            return [StackedValue(plain(value.array), value.dims) for value in outs], trouble
 
         with jax.enable_x64(True), step():
             executable = self._compiled(tuple(map(id, atoms)), run)
@@ -280,7 +280,7 @@ def plain(x: Any) -> Any:
     return jax.random.key_data(x) if is_key else x
 
 
-def _held(value: Value) -> Held:
+def _held(value: StackedValue) -> Held:
     axes = tuple(sorted(value.dims))
     array = np.moveaxis(np.asarray(value.array), [value.dims[a] for a in axes], range(len(axes)))
     return Held(array, axes)
