@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from ..._program import Atom, Body, Leaf, Op, Scan, Var, While
 from ..._program.primitives import STEPS
 
 
-def ancestors(body: Body, target: Atom) -> list[Op]:
-    """Return the operations that a value depends on, in program order."""
+def ancestors(
+    body: Body, target: Atom, through: Callable[[Var], bool] = lambda _: True
+) -> list[Op]:
+    """Return the operations that a value depends on `through` some values, in program order."""
     open_ = {id(target)}
     ops = []
     for op in reversed(body.ops):
         if any(id(out) in open_ for out in op.outs):
-            open_ |= {id(atom) for atom in op.ins}
+            open_ |= {id(atom) for atom in op.ins if isinstance(atom, Var) and through(atom)}
             ops.append(op)
     return ops[::-1]
 

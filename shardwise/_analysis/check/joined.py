@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-import jax
 import numpy as np
 
-from ... import _jax
 from ..._meaning import Gap, Mistake, vanishing
 from ..._mesh import AbstractMesh, abstract, axes_of
 from ..._program import Join
@@ -30,6 +28,7 @@ from ..faults.powers import Sizes
 from .alone import alone
 from .cause import cause, ratios
 from .compare import Tolerance, agree, wide
+from .draw import is_zero
 from .lint import lint, parted, place_of_values
 from .meant import Meant
 from .numbers import beyond_reference, by_numbers
@@ -263,7 +262,9 @@ def hidden(meant: Meant, run: Run, wrong: list[Wrong]) -> list[Finding]:
     if run.program.watch.sites:
         return []
     wrong_at = {result.index for result in wrong if result.run is run}
-    zero, cache = _zeros(run), {}
+    values = run.traced.argument_values
+    zero = functools.cache(lambda number: is_zero(values[number]))
+    cache: dict[Any, Any] = {}
     findings = []
     for index, gaps in enumerate(meant.gaps(run) or ()):
         rows = [(gap, vanishing(gap.term, zero, cache)) for gap in gaps if gap.kind == "times"]
@@ -278,17 +279,3 @@ def hidden(meant: Meant, run: Run, wrong: list[Wrong]) -> list[Finding]:
             message = f"{cause.message} (on {cause.mesh}). {effect}{data}"
             findings.append(dataclasses.replace(cause, message=message, certain=False))
     return findings
-
-
-def _zeros(run: Run) -> Callable[[int], bool]:
-    """Return a function from the number of an argument to whether it is zero everywhere."""
-    values = run.traced.argument_values
-
-    @functools.cache
-    def is_zero(number: int) -> bool:
-        value = values[number]
-        if _jax.is_traced(value) or _jax.is_key(jax.typeof(value).dtype):
-            return False
-        return not np.asarray(value).any()
-
-    return is_zero
