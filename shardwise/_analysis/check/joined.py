@@ -11,7 +11,7 @@ import numpy as np
 
 from ..._meaning import Gap, Mistake, vanishing
 from ..._mesh import AbstractMesh, abstract, axes_of
-from ..._program import Join
+from ..._program import Join, Where
 from ..faults import (
     FAULTS,
     Contradiction,
@@ -134,18 +134,19 @@ class Outcome:
         run, body = self.largest, self.largest.body
         if words(self.meshes[-1]) in self.failed:
             return list(read)
-        unequal = [result.maker for result in self.wrong if result.apart]
-        shown_at = {maker.where for maker in unequal if maker}
-        results = {id(atom) for atom in body.outs}
-        joins = [(join, place_of_values(body, join)) for join, _ in parted(body)]
-        differ = {where: where in shown_at for join, where in joins if id(join.outs[0]) in results}
+        values = dict(zip(map(id, body.outs), run.values, strict=True))
+        joins = [join for join, _ in parted(body)]
         # Values used on the way to a result are observed here, except those inside a loop.
-        inner_joins = [row for row in joins if row[1] not in differ and row[0] in body.ops]
+        inner = [join for join in joins if id(join.outs[0]) not in values and join in body.ops]
+        observed = run.observe([join.ins[0] for join in inner])
+        values |= zip((id(join.outs[0]) for join in inner), observed, strict=True)
         rough = max(self.limits, key=lambda limit: limit.norm)
-        inputs = run.observe([join.ins[0] for join, _ in inner_joins])
-        for (_, place), value in zip(inner_joins, inputs, strict=True):
-            varies = not all(agree(row, value.first, rough) for row in value.rows)
-            differ[place] = varies or differ.get(place, False)
+        differ: dict[Where, bool] = {}
+        for join in joins:
+            if (value := values.get(id(join.outs[0]))) is not None:
+                place = place_of_values(body, join)
+                varies = not all(agree(row, value.first, rough) for row in value.rows)
+                differ[place] = varies or differ.get(place, False)
         findings = []
         for finding in read:
             if finding.code != MayDiffer.code or finding.where not in differ:

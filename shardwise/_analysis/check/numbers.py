@@ -22,15 +22,7 @@ from ..faults.powers import Seen, Sizes
 from .running import Wanted
 from .wrong import Wrong
 
-IN_ORDER = (
-    OtherType,
-    NotFinite,
-    TooLarge,
-    TooSmall,
-    FollowsSharding,
-    Differs,
-    DependsOnDevices,
-)
+IN_ORDER = (OtherType, NotFinite, TooLarge, TooSmall, FollowsSharding, Differs, DependsOnDevices)
 """The faults that numbers can show; the first that fits a result is reported."""
 
 
