@@ -112,7 +112,7 @@ def are_vast(values: Iterable[Any]) -> bool:
         dtype = jax.typeof(value).dtype
         if eps_of(dtype) and np.size(value) and not _jax.is_traced(value):
             largest = float(np.abs(np.asarray(value)).max())
-            if not largest**2 < _largest(dtype):
+            if not largest * largest < _largest(dtype):
                 return True
     return False
 
