@@ -67,6 +67,9 @@ def origin(body: Body, target: Var, known: Known) -> Op | None:
     def through(*relations: Relation | None) -> list[Op]:
         return ancestors(body, target, lambda var: known.get(var) in relations)
 
+    def is_off(op: Op) -> bool:
+        return any(known.get(var) is Relation.OFF for var in op.outs)
+
     makers = (op for op in body.ops if not isinstance(op, Leaf))
     data = dependents(body.ops, [*body.ins, *(var for op in makers for var in op.outs)])
     blamed = through(None, Relation.OFF, Relation.UNLIKE)
@@ -77,15 +80,14 @@ def origin(body: Body, target: Var, known: Known) -> Op | None:
     if op := next((op for op in path if is_same_and_off(op, known)), None):
         # If a value computed from a wrong array is wrong, the parts of that array are to blame.
         before = blamed[: blamed.index(op)]
-        joined = (join for join in before if isinstance(join, Join) and _split_and_off(join, known))
-        parts = next((join.ins[0] for join in joined), None)
+        joins = (join for join in before if isinstance(join, Join) and join.axes)
+        parts = next((join.ins[0] for join in joins if is_off(join)), None)
         cause = origin(body, parts, known) if isinstance(parts, Var) else None
         return cause or op
     # A value without a twin may correct what came before it.
-    is_off = known.get(target) is Relation.OFF
-    on_path = {*path} if is_off else ()
+    on_path = {*path} if known.get(target) is Relation.OFF else ()
     certain = [op for op in through(Relation.OFF, Relation.UNLIKE) if op in on_path]
-    op = next((op for op in [*certain, *path] if _is_off(op, known)), next(iter(path), None))
+    op = next((op for op in [*certain, *path] if is_off(op)), next(iter(path), None))
     return _in_loop(op, known) if op else None
 
 
@@ -105,10 +107,6 @@ def leads_to(body: Body, target: Var, known: Known, cause: Op) -> bool:
         return True  # what runs is a rewritten form of the program that was read
     path = ancestors(body, target, lambda var: known.get(var) is not Relation.RIGHT)
     return any(op is cause for op in walk(path))
-
-
-def _split_and_off(join: Join, known: Known) -> bool:
-    return bool(join.axes) and known.get(join.outs[0]) is Relation.OFF
 
 
 def _in_loop(op: Op, known: Known) -> Op:
@@ -136,10 +134,6 @@ def _reductions(op: Op, var: Var) -> tuple[str, ...]:
     """Return the reductions that may be missing; for a single number, pmax would fit by chance."""
     compares = isinstance(op, Leaf) and op.name in {"reduce_max", "reduce_min"}
     return tuple(REDUCE) if compares or math.prod(var.shape) > 1 else ("psum", "pmean")
-
-
-def _is_off(op: Op, known: Known) -> bool:
-    return any(known.get(out) is Relation.OFF for out in op.outs)
 
 
 def place(op: Op, body: Body) -> Where:
