@@ -273,6 +273,15 @@ class NotFollowed(Fault):
     see = (("The rules", "prove/rules"),)
 
     @classmethod
+    def not_reached(cls, sizes: str, why: str) -> Finding:
+        """Report sizes of an axis on which the program was not read."""
+        return cls.found(
+            f"{sizes}: not reached: {why}",
+            remedy='name the sizes that you will run with, as a list: mesh={"data": [128, 256]}',
+            certain=False,
+        )
+
+    @classmethod
     def from_meaning(cls, m: Any) -> Finding | None:
         """Report what could not be analysed."""
         if m.gap.filled is not None:
