@@ -22,7 +22,7 @@ from ..._engine.static import Static
 from ..._engine.tracing import Tracing
 from ..._mesh import AbstractMesh, is_letter
 from ..._mesh import mesh as make_mesh
-from ..._program import Atom, Body, Join, Lit, Split
+from ..._program import Atom, Body, Join, Lit, Split, is_sharded
 from .options import refused, words
 
 MOST = 1000
@@ -189,8 +189,21 @@ class AnySize:
 
     def every(self, body: Body) -> Every:
         """Return all sizes, from the program on one device."""
+        if not is_sharded(body):
+            raise self.error(
+                "the program has no shard_map: the compiler partitions it",
+                "shardwise explain shows what the compiler sends.",
+            )
+
+        def divide(mesh: AbstractMesh) -> bool:
+            return all(size % math.prod(mesh.shape[a] for a in axes) == 0 for axes, size in cuts)
+
         letters = self.letters
-        cuts = [(row, size) for row, size in dict.fromkeys(_cuts(body)) if size]
+        cuts = [
+            (tuple(axis for axis in self.given if axis in row), size)
+            for row, size in dict.fromkeys(_cuts(body))
+            if size  # every size divides 0
+        ]
         columns = []
         for axes in letters.values():
             sizes = [size for row, size in cuts if not {*axes}.isdisjoint(row)]
@@ -203,15 +216,15 @@ class AnySize:
             columns.append(_divisors(math.gcd(*sizes)))
         if math.prod(map(len, columns)) > MOST:
             raise self.error(f"there are {math.prod(map(len, columns))} combinations of sizes")
-        meshes = []
-        for row in itertools.product(*columns):
-            chosen = dict(zip(letters, row, strict=True))
-            sizes = {axis: chosen.get(size, size) for axis, size in self.given.items()}
-            divides = all(size % math.prod(sizes[a] for a in axes) == 0 for axes, size in cuts)
-            if divides or set(row) == {1}:  # JAX's error on the smallest says what does not divide
-                meshes.append(make_mesh(sizes))
+        rows = (dict(zip(letters, row, strict=True)) for row in itertools.product(*columns))
+        every = [
+            make_mesh({axis: row.get(size, size) for axis, size in self.given.items()})
+            for row in rows
+        ]
+        # If not even 1 divides, JAX's error on it says why.
+        meshes = list(filter(divide, every)) or every[:1]
         open_axes = tuple(axis for axis, size in self.given.items() if is_letter(size))
-        if len(meshes) == 1:
+        if len(meshes) == 1 and divide(meshes[0]):
             raise self.error(
                 f"there is no size but 1 among {self._rule(cuts)}",
                 "prove it with sizes of the arguments that more divide.",

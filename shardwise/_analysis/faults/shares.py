@@ -273,13 +273,10 @@ class NotFollowed(Fault):
     see = (("The rules", "prove/rules"),)
 
     @classmethod
-    def not_reached(cls, sizes: str, why: str) -> Finding:
+    def not_reached(cls, sizes: str, first: dict[str, int], why: str) -> Finding:
         """Report sizes of an axis on which the program was not read."""
-        return cls.found(
-            f"{sizes}: not reached: {why}",
-            remedy='name the sizes that you will run with, as a list: mesh={"data": [128, 256]}',
-            certain=False,
-        )
+        remedy = f"prove the sizes that you will run with by themselves: mesh={first}"
+        return cls.found(f"{sizes}: not reached: {why}", remedy=remedy, certain=False)
 
     @classmethod
     def from_meaning(cls, m: Any) -> Finding | None:

@@ -98,7 +98,8 @@ def judged(
     findings = [*causes, *shown, *_waiting(programs, numbers)]
     not_reached = list(map(words, every.not_reached)) if every else []
     if every and not_reached:
-        findings.append(NotFollowed.not_reached(every.some(not_reached), LIMIT))
+        least = dict(every.not_reached[0].shape)
+        findings.append(NotFollowed.not_reached(every.some(not_reached), least, LIMIT))
         paths = dict.fromkeys(result.path for result in results)
         results += [
             Result(path, mesh, UNKNOWN, f"not reached: {LIMIT}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -120,12 +121,14 @@ def _prove(
     alone = Tracing(f, one_mesh, *options)
     itself = reference is None
     base = alone if itself else Tracing(reference, None, static=static, alone=True)
+    began = time.monotonic()
     plain = ReadProgram.of(base, one_mesh, args)
+    seconds = time.monotonic() - began
     every = None
     if isinstance(wanted, AnySize):
         every = wanted.every(alone(args, {}).program.body)
         programs, rows, every = read_every(
-            wanted, every, lambda mesh: Tracing(f, mesh, *options), args, plain, itself
+            wanted, every, lambda mesh: Tracing(f, mesh, *options), args, plain, itself, seconds
         )
     else:
         programs = [

@@ -24,8 +24,8 @@ class Pace:
     to the next it is taken to grow at least as fast as before, and time with it.
     """
 
-    def __init__(self, first: ReadProgram):
-        self.last, self.growth, self.seconds = first, 0.0, 0.0
+    def __init__(self, first: ReadProgram, seconds: float):
+        self.last, self.growth, self.seconds = first, 0.0, seconds / max(1, first.operations)
 
     def add(self, program: ReadProgram, seconds: float) -> None:
         """Count a program that was read in this time."""
@@ -48,15 +48,16 @@ def read_every(
     args: tuple[Any, ...],
     plain: ReadProgram,
     itself: bool,
+    seconds: float,
 ) -> tuple[Sequence[ReadProgram], Sequence[Row], Every]:
     """Return the program on each size with its results, the smallest first, and what is left out.
 
-    `itself`: the program on one device is the reference.
+    `itself`: the program on one device is the reference. `seconds`: how long reading that took.
     """
     programs: list[ReadProgram] = []
     rows: list[Row] = []
     refused: dict[AbstractMesh, Exception] = {}
-    pace = Pace(plain)
+    pace = Pace(plain, seconds)
     kept, whole = 0.0, remaining()
     for number, mesh in enumerate(every.meshes):
         if remaining() - kept < pace.expected(mesh):
