@@ -289,6 +289,26 @@ def test_nothing_imports_itself_round_about():
     assert circles(PACKAGE) == []
 
 
+def repeated_classes(package: Path) -> dict[str, list[str]]:
+    """Return the names that several classes have, with the files that define them."""
+    files: dict[str, list[str]] = {}
+    for file in sorted(package.rglob("*.py")):
+        for node in ast.walk(_parsed(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef) and "exercises" not in file.parts:
+                files.setdefault(node.name, []).append(str(file.relative_to(package)))
+    return {name: found for name, found in files.items() if len(found) > 1}
+
+
+def test_no_two_classes_have_the_same_name():
+    assert repeated_classes(PACKAGE) == {}
+
+
+def test_a_repeated_class_is_found(tmp_path):
+    classes = {"_jax.py": "class A: ...", "_base/errors.py": "def f():\n    class A: ..."}
+    package = _write(tmp_path / "shardwise", classes)
+    assert repeated_classes(package) == {"A": ["_base/errors.py", "_jax.py"]}
+
+
 GOOD = {
     "__init__.py": "from ._engine.simulate import simulate as simulate\n",
     "_jax.py": "from jax._src import core\nimport jax.extend.core\n",

@@ -22,7 +22,7 @@ class Printed(enum.StrEnum):
     JSON = "json"
 
 
-class Format(enum.StrEnum):
+class OutputFormat(enum.StrEnum):
     """The output formats of `check` and `prove`."""
 
     TEXT = "text"
@@ -48,7 +48,7 @@ Select = Annotated[
     ),
 ]
 Judged = Annotated[
-    Format,
+    OutputFormat,
     typer.Option(
         "--format",
         help="Text for people, JSON, annotations for GitHub, SARIF for code scanning, or only the "

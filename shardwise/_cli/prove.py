@@ -9,7 +9,7 @@ import typer
 
 from .._analysis.faults import MEANING
 from . import options
-from .judging import Asked, judge_all
+from .judging import CommandOptions, judge_all
 from .select import parse_mesh
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def prove(
             "explain= is then proved for the arguments that it is explained with."
         ),
     ] = None,
-    output: options.Judged = options.Format.TEXT,
+    output: options.Judged = options.OutputFormat.TEXT,
     select: options.Select = None,
     devices: options.Devices = None,
     run: Annotated[
@@ -44,7 +44,7 @@ def prove(
     options.refuse_both(quiet, verbose)
     sizes = None if mesh is None else parse_mesh(mesh)
     named, settings = options.prepare(targets, devices)
-    asked = Asked(
+    asked = CommandOptions(
         named, select, output, quiet, verbose, settings.ignore, explained=sizes is not None
     )
     judge_all(asked, "proving", _prove(sizes, run), lambda fault: MEANING in fault.evidence)

@@ -10,7 +10,7 @@ from .keep import Known as Known
 from .keep import keep as keep
 from .merged import Merger as Merger
 from .notes import Mistake as Mistake
-from .notes import Step as Step
+from .notes import TermEvent as TermEvent
 from .read import Meaning as Meaning
 from .read import Reading as Reading
 from .read import has_mistakes as has_mistakes

@@ -23,7 +23,7 @@ from .bits import rounded
 from .blocks import padded
 from .elementwise import refuse_debts, settle
 from .evaluate import numbers
-from .indexing import Part, Push
+from .indexing import BlockMap, Push
 from .notes import Notes
 from .rules import rule, shifted, structural
 from .term import Shape
@@ -139,7 +139,7 @@ def slices(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
 def _part_of(x: T.Scaled, d: int, start: int, size: int, stride: int) -> T.Scaled:
     """Slice a term; where it was computed from padded arrays, use the unpadded ones."""
     if stride == 1 and padded(x[1], d):
-        return Push()(x, d, Part(start, size))
+        return Push()(x, d, BlockMap(start, size))
     return T.cut(x, d, start, size, stride)
 
 

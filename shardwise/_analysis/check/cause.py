@@ -11,7 +11,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from ..._meaning import Coef, Gap, Mistake, Step, below
+from ..._meaning import Coef, Gap, Mistake, TermEvent, below
 from ..._mesh import Axis
 from ..._program import Collective, Join, Leaf, Lit, Op, Where, within
 from ..faults import (
@@ -32,9 +32,9 @@ from .diagnose import line_of
 from .two_ways import two_ways
 
 
-def names(axes: Sequence[Axis]) -> str:
+def names(axes: Iterable[Axis | str]) -> str:
     """Return axes as written in a collective: `'data'` or `('data', 'model')`."""
-    listed = [axis.name for axis in axes]
+    listed = [axis if isinstance(axis, str) else axis.name for axis in axes]
     return repr(listed[0]) if len(listed) == 1 else repr(tuple(listed))
 
 
@@ -107,7 +107,7 @@ class Multiple:
         return one.keys() <= {step.axis.name for step in self.gap.steps if step.axis is not None}
 
     @property
-    def counted(self) -> Step | None:
+    def counted(self) -> TermEvent | None:
         """The step at which a whole value was added to a share, if that explains the factor."""
         last = self._counted[-1] if self._counted else None
         return last if last and (not self._fitting or _is_in(last, self.powers)) else None
@@ -132,18 +132,18 @@ class Multiple:
         """The inverse of the factor as text."""
         return _number(1 / self.ratio)
 
-    def steps(self, kind: str, everywhere: bool = False) -> list[Step]:
+    def steps(self, kind: str, everywhere: bool = False) -> list[TermEvent]:
         """Return the steps of one kind, over the axes of the factor or `everywhere`."""
         of_kind = [step for step in self.gap.steps if step.kind == kind]
         return [step for step in of_kind if everywhere or step.axis in self._axes]
 
     @property
-    def paid(self) -> list[Step]:
+    def paid(self) -> list[TermEvent]:
         """The sums over devices; with one element per device there are none, only the blocks."""
         return self.steps("paid") or self.steps("blocks")
 
     @property
-    def by_hand(self) -> list[Step]:
+    def by_hand(self) -> list[TermEvent]:
         """The steps that scale by a number which depends on the devices, other than in a mean."""
         return [step for step in self.steps("scaled", everywhere=True) if not self.is_mean(step)]
 
@@ -173,21 +173,21 @@ class Multiple:
         )
 
     @staticmethod
-    def is_mean(step: Step) -> bool:
+    def is_mean(step: TermEvent) -> bool:
         """Return whether a step is part of a `pmean`."""
         return within(step.op.source, "pmean")
 
     @staticmethod
-    def line(step: Step) -> Where:
+    def line(step: TermEvent) -> Where:
         """Return the line of a step; for one made by autodiff, the line of the `grad`."""
         return line_of(step.op)
 
-    def gradient_remedy(self, step: Step) -> str:
+    def gradient_remedy(self, step: TermEvent) -> str:
         """Return how to write a gradient that autodiff has already summed."""
         return two_ways(step.op, self.over)
 
     @staticmethod
-    def counts(step: Step) -> bool:
+    def counts(step: TermEvent) -> bool:
         """Return whether the summed value has an integer dtype."""
         return jnp.issubdtype(step.op.outs[0].dtype, jnp.integer)
 
@@ -197,7 +197,7 @@ class Multiple:
         return Fraction(coef).denominator == 1
 
     @staticmethod
-    def divides(step: Step, number: Fraction) -> bool:
+    def divides(step: TermEvent, number: Fraction) -> bool:
         """Return whether a step divides by this number, or multiplies by its inverse."""
         op = step.op
         if not isinstance(op, Leaf) or op.name not in ("div", "mul") or len(op.ins) != 2:
@@ -207,7 +207,7 @@ class Multiple:
         return any(bool((abs(factor / divisor - 1) < 1e-6).all()) for factor in literals)
 
 
-def _is_in(step: Step, one: Powers) -> bool:
+def _is_in(step: TermEvent, one: Powers) -> bool:
     return step.axis is not None and one.get(step.axis.name, 0) > 0
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from ..._base.errors import ShardwiseError, explain_error
-from .messages import Request, receive, send
+from .messages import CompileRequest, receive, send
 
 SECONDS = "SHARDWISE_COMPILE_SECONDS"
 """The environment variable with the time limit of one compilation."""
@@ -27,6 +27,9 @@ DEFAULT_SECONDS = 900.0
 
 NO_MEMORY = ("bad_alloc", "ut of memory", "annot allocate memory", "pthread_create() failed")
 """What a process out of memory logs: by the allocator, XLA, the kernel or thread creation."""
+
+CRASHES = (signal.SIGABRT, signal.SIGBUS, signal.SIGSEGV)
+"""How native code ends, among other reasons, where an allocation that it does not test fails."""
 
 WIDTH = 300
 """The number of characters of a log line that an error shows."""
@@ -63,7 +66,7 @@ class Worker:
         """Whether this process can send it a request."""
         return self.owner == os.getpid() and self.process.poll() is None
 
-    def ask(self, request: Request, seconds: float) -> str:
+    def ask(self, request: CompileRequest, seconds: float) -> str:
         """Send a request and wait for the answer."""
         stdin = cast(BinaryIO, self.process.stdin)
         stdout = cast(BinaryIO, self.process.stdout)
@@ -94,8 +97,11 @@ class Worker:
         text = self.errors.read() + (log.read_bytes() if log.exists() else b"")
         lines = [line.strip() for line in text.decode(errors="replace").splitlines()]
         last_lines = [line[:WIDTH] for line in lines if line and line[0] != "@"][-3:]  # no stack
-        killed = code == -signal.SIGKILL or any(sign in "".join(lines) for sign in NO_MEMORY)
-        reason = "ended for lack of memory, most likely" if killed else f"ended with {_how(code)}"
+        if code == -signal.SIGKILL or any(sign in "".join(lines) for sign in NO_MEMORY):
+            reason = "ended for lack of memory, most likely"
+        else:
+            crashed = ", perhaps for lack of memory" if -code in CRASHES else ""
+            reason = f"ended with {_how(code)}{crashed}"
         return CompileError(
             explain_error(
                 "\n".join([f"the process that compiles {reason}", *last_lines]),
@@ -190,7 +196,7 @@ def compiled(lowered: Any) -> Files:
     with _lock, tempfile.TemporaryDirectory(prefix="shardwise-") as folder:
         worker = _worker()
         try:
-            error = worker.ask(Request(folder, lowered), seconds)
+            error = worker.ask(CompileRequest(folder, lowered), seconds)
         except BaseException:  # Ctrl-C too: otherwise the next request would get this answer
             stop()
             raise

@@ -166,14 +166,20 @@ class OtherType(Fault):
     """
 
     @classmethod
+    def structure(cls, differ: str, where: Any, mesh: str) -> Finding:
+        """Report results in another pytree; `differ` says how."""
+        return cls.found(
+            f"the result has another structure than on one device: {differ} on {mesh}",
+            where,
+            "return the same pytree on every mesh.",
+            leaf="result",
+            mesh=mesh,
+            evidence=NUMBERS,
+        )
+
+    @classmethod
     def from_numbers(cls, one: Any) -> Finding | None:
-        """Report how structure, dtype or shape differ."""
-        if one.structure:
-            return cls.found(
-                f"has another structure than on one device: {one.structure_differs}",
-                one.where,
-                "return the same pytree on every mesh.",
-            )
+        """Report how dtype or shape differ."""
         if one.same_type:
             return None
         return cls.found(
@@ -239,7 +245,7 @@ class DependsOnDevices(Fault):
                 "outside the shard_map.",
             )
         depends = f"depends on the number of devices ({one.much})"
-        if one.origin and not one.origin.same:
+        if one.origin and not one.same_at_origin:
             return cls.found(
                 f"{depends}: it differs first at this line",
                 one.where,

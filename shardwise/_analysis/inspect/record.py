@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..._engine.call import SimulatedProgram
-from ..._engine.lower import DivergenceWatch, Pace, Value, explain_divergence
+from ..._engine.lower import DivergenceWatch, Pace, StackedValue, explain_divergence
 from ..._engine.lower.context import Context, Env, read
 from ..._engine.lower.run import run
 from ..._meaning import Kept, holding
@@ -41,7 +41,7 @@ from .data import WHOLE, Part, Step, coordinates
 from .derivatives import with_results
 from .leaves import key_of, leaf_names
 from .names import names
-from .seen import Around, Seen, Uses
+from .seen import IterationContext, StackedResult, Uses
 
 ALL = Pace(1 << 30)
 """All devices at once: inspected programs are small."""
@@ -53,7 +53,7 @@ MANY = 1 << 12
 """Of an array with more elements than this only the range leaves the compiled program."""
 
 
-class Recorder:
+class StepRecorder:
     """Runs a program and converts what it sees into steps."""
 
     def __init__(
@@ -64,21 +64,25 @@ class Recorder:
         self.kept = kept
         self.notes: list[str] = []
         self.deadlock = ""
-        self._seen: list[Seen] = []
+        self._seen: list[StackedResult] = []
         self._runs: dict[int, Callable[..., Any]] = {}
 
     def record(self, values: Sequence[Any]) -> list[Step]:
         """Return all steps, in program order."""
         body = self.program.body
-        ins = [Value(_jax_array(value)) for value in values]
-        self._list(body, ins, Around(), self.program.watch)
+        ins = [StackedValue(_jax_array(value)) for value in values]
+        self._list(body, ins, IterationContext(), self.program.watch)
         return self._steps()
 
     # --- running
 
     def _list(
-        self, body: Body, ins: Sequence[Value], around: Around, watch: DivergenceWatch
-    ) -> list[Value]:
+        self,
+        body: Body,
+        ins: Sequence[StackedValue],
+        around: IterationContext,
+        watch: DivergenceWatch,
+    ) -> list[StackedValue]:
         """Run a list of operations and record all values, also of nested bodies."""
         results, trouble = self._run(body, watch)(list(ins))
         end = len(body.ops)
@@ -93,14 +97,14 @@ class Recorder:
             env.update(zip(op.outs, outs, strict=True))
             if op.bodies:
                 self._nested(op, [read(env, atom) for atom in op.ins], around, watch)
-            self._seen += [Seen(op, i, value, around) for i, value in enumerate(outs)]
+            self._seen += [StackedResult(op, i, value, around) for i, value in enumerate(outs)]
         return [] if end < len(body.ops) else [read(env, atom) for atom in body.outs]
 
     def _run(self, body: Body, watch: DivergenceWatch) -> Callable[..., Any]:
         if id(body) in self._runs:
             return self._runs[id(body)]
 
-        def all_values(ins: list[Value]) -> Any:
+        def all_values(ins: list[StackedValue]) -> Any:
             cx = Context(run, watch, ALL)
             env: Env = dict(zip(body.ins, ins, strict=True))
             axes = dict.fromkeys(a for op in body.ops for a in sorted(op.needs | op.meets))
@@ -112,7 +116,9 @@ class Recorder:
         self._runs[id(body)] = jax.jit(all_values)
         return self._runs[id(body)]
 
-    def _nested(self, op: Op, ins: list[Value], around: Around, watch: DivergenceWatch) -> None:
+    def _nested(
+        self, op: Op, ins: list[StackedValue], around: IterationContext, watch: DivergenceWatch
+    ) -> None:
         match op:
             case Scan():
                 self._scan(op, ins, around, watch)
@@ -121,7 +127,9 @@ class Recorder:
             case Cond():
                 self._cond(op, ins, around, watch)
 
-    def _scan(self, op: Scan, ins: list[Value], around: Around, watch: DivergenceWatch) -> None:
+    def _scan(
+        self, op: Scan, ins: list[StackedValue], around: IterationContext, watch: DivergenceWatch
+    ) -> None:
         second = op.consts + op.carry
         consts, carry, xs = ins[: op.consts], ins[op.consts : second], ins[second:]
         iterations = range(op.length)[:: -1 if op.reverse else 1]
@@ -136,7 +144,9 @@ class Recorder:
                 return
             carry = outs[: op.carry]
 
-    def _while(self, op: While, ins: list[Value], around: Around, watch: DivergenceWatch) -> None:
+    def _while(
+        self, op: While, ins: list[StackedValue], around: IterationContext, watch: DivergenceWatch
+    ) -> None:
         first, second = op.cond_consts, op.cond_consts + op.body_consts
         cond_consts, body_consts, carry = ins[:first], ins[first:second], ins[second:]
         count = 0
@@ -160,12 +170,12 @@ class Recorder:
     def _iteration(
         self,
         body: Body,
-        ins: list[Value],
-        around: Around,
+        ins: list[StackedValue],
+        around: IterationContext,
         count: int,
         length: int | None,
         watch: DivergenceWatch,
-    ) -> list[Value]:
+    ) -> list[StackedValue]:
         """Run one iteration of a loop, and keep it if it is among the first or the last."""
         mark = len(self._seen)
         inner = dataclasses.replace(around, iteration=(*around.iteration, count))
@@ -181,7 +191,9 @@ class Recorder:
             self.notes.append(f"{op.where}: {note}")
         return count >= (MOST if length is None or length <= MOST else FIRST)
 
-    def _cond(self, op: Cond, ins: list[Value], around: Around, watch: DivergenceWatch) -> None:
+    def _cond(
+        self, op: Cond, ins: list[StackedValue], around: IterationContext, watch: DivergenceWatch
+    ) -> None:
         index, *operands = ins
         choices = np.clip(np.asarray(index.array).astype(int), 0, len(op.branches) - 1)
         along = sorted(index.dims, key=lambda axis: index.dims[axis])
@@ -209,7 +221,7 @@ class Recorder:
             for number, (item, value) in enumerate(zip(seen, arrays, strict=True))
         ]
 
-    def _step(self, number: int, one: Seen, value: Any, name: str, uses: Uses) -> Step:
+    def _step(self, number: int, one: StackedResult, value: Any, name: str, uses: Uses) -> Step:
         op, var, derivative = one.op, one.var, one.asked
         axes = tuple(sorted(one.value.dims, key=lambda axis: _order(op.scope, axis)))
         if derivative is not None:
@@ -237,7 +249,7 @@ class Recorder:
             leaf=self._leaf(one, label, uses.passes.of(op)),
         )
 
-    def _leaf(self, one: Seen, operation: str, direction: str) -> str:
+    def _leaf(self, one: StackedResult, operation: str, direction: str) -> str:
         """Return the leaf that a result, a gradient or a value of the update becomes."""
         gradient = one.asked is not None and operation.endswith("(gradient)")
         leaf = self._leaves.get(one.var, "")
@@ -300,23 +312,23 @@ def _jax_array(value: Any) -> Any:
     return value if isinstance(value, jax.Array) else jnp.asarray(value)
 
 
-def _strong(value: Value, var: Var) -> Value:
+def _strong(value: StackedValue, var: Var) -> StackedValue:
     """Return a value with the dtype that it has in the program, for a loop."""
     array = jnp.asarray(value.array)
     if array.dtype != var.dtype:
         array = array.astype(var.dtype)
-    return Value(array, value.dims)
+    return StackedValue(array, value.dims)
 
 
-def _row(value: Value, iteration: int) -> Value:
+def _row(value: StackedValue, iteration: int) -> StackedValue:
     """Return the slice of a stacked input for one iteration, along the first local dimension."""
     rank = np.ndim(value.array)
     dim = next(d for d in range(rank) if d not in value.dims.values())
     array = jax.lax.index_in_dim(value.array, iteration, dim, keepdims=False)
-    return Value(array, {axis: d - (d > dim) for axis, d in value.dims.items()})
+    return StackedValue(array, {axis: d - (d > dim) for axis, d in value.dims.items()})
 
 
-def _small(value: Value) -> tuple[Any, ...]:
+def _small(value: StackedValue) -> tuple[Any, ...]:
     """Return what is transferred: the array, with mesh axes in front, or its range if it is
     large."""
     array = value.array

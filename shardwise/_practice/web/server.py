@@ -39,7 +39,7 @@ POLICY = (
 MARKDOWN = MarkdownIt("commonmark", {"html": False})
 
 
-class Live:
+class LiveWorkshop:
     """The workshop behind the page: looks at the folder, judges, and notifies the open pages."""
 
     def __init__(self, shop: Workshop):
@@ -166,7 +166,7 @@ class Server(ThreadingHTTPServer):
     daemon_threads = True
     allow_reuse_address = False
 
-    def __init__(self, live: Live, port: int):
+    def __init__(self, live: LiveWorkshop, port: int):
         super().__init__(("127.0.0.1", port), Handler)
         self.live = live
         self.token = secrets.token_urlsafe(24)
@@ -301,7 +301,7 @@ def serve(shop: Workshop, port: int, browser: bool, say: Callable[[str], None]) 
     """Serve the page until Ctrl-C."""
     from ..._base.errors import ShardwiseError, explain_error
 
-    live = Live(shop)
+    live = LiveWorkshop(shop)
     try:
         server = Server(live, port)
     except OSError as error:
