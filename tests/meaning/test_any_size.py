@@ -12,7 +12,7 @@ from jax import P, lax
 from typer.testing import CliRunner
 
 import shardwise as sw
-from shardwise._analysis.prove.sizes import Pace
+from shardwise._analysis.prove.sizes import Forecast
 from shardwise._cli import app
 from shardwise._meaning.term import work
 from tests.support import normal, real_mesh
@@ -310,7 +310,7 @@ def test_a_size_that_would_take_too_long_is_not_begun(monkeypatch):
         traced.append(mesh.size)
         return float("inf") if mesh.size > 4 else 0.0
 
-    monkeypatch.setattr(Pace, "expected", expected)
+    monkeypatch.setattr(Forecast, "expected", expected)
     proof = sw.prove(training(right), *of_rows(64), mesh={"data": "n"})
     assert traced == [1, 2, 4, 8]
     assert [result.status for result in proof.results] == ["proved"] * 3 + ["unknown"] * 4
@@ -321,10 +321,10 @@ def test_a_program_that_python_unrolls_is_expected_to_grow():
         def __init__(self, size):
             self.mesh, self.operations = sw.mesh(data=size), 10 + 3 * size
 
-    pace = Pace(Program(1), 0.0)  # pyright: ignore[reportArgumentType]
-    pace.add(Program(2), 16.0)  # pyright: ignore[reportArgumentType]
-    assert pace.expected(sw.mesh(data=2)) == 16
-    assert pace.expected(sw.mesh(data=10007)) == 10 + 3 * 10007
+    forecast = Forecast(Program(1), 0.0)  # pyright: ignore[reportArgumentType]
+    forecast.add(Program(2), 16.0)  # pyright: ignore[reportArgumentType]
+    assert forecast.expected(sw.mesh(data=2)) == 16
+    assert forecast.expected(sw.mesh(data=10007)) == 10 + 3 * 10007
 
 
 # --- errors

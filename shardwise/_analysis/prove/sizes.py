@@ -17,7 +17,7 @@ FOR_NUMBERS = 0.5
 """The share of the time that is kept for a run, once a result is not proved."""
 
 
-class Pace:
+class Forecast:
     """The time that reading the program on a larger mesh is expected to take.
 
     A program that Python unrolls has a number of operations that grows with the mesh. From one mesh
@@ -57,10 +57,10 @@ def read_every(
     programs: list[ReadProgram] = []
     rows: list[Row] = []
     refused: dict[AbstractMesh, Exception] = {}
-    pace = Pace(plain, seconds)
+    forecast = Forecast(plain, seconds)
     kept, whole = 0.0, remaining()
     for number, mesh in enumerate(every.meshes):
-        if remaining() - kept < pace.expected(mesh):
+        if remaining() - kept < forecast.expected(mesh):
             return programs, rows, every.without(refused, every.meshes[number:])
         began = time.monotonic()
         doing(f"tracing on {words(mesh)}")
@@ -75,7 +75,7 @@ def read_every(
         rows += found
         if any(row.gaps or row.waits for row in found):
             kept = FOR_NUMBERS * whole
-        pace.add(programs[-1], time.monotonic() - began)
+        forecast.add(programs[-1], time.monotonic() - began)
     every = every.without(refused, ())
     asked.refuse_one(every, refused)
     return programs, rows, every
