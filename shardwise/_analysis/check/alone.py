@@ -17,7 +17,6 @@ from ..._program.primitives import REDUCTIONS, of
 from ..faults import DependsOnDevices, Finding
 from .cause import names
 from .flow import ancestors
-from .numbers import Measured
 from .wrong import Wrong
 
 PRODUCT = "dot_general"
@@ -40,7 +39,7 @@ def alone(op: Op | None, one: Wrong) -> Finding | None:
         if op.name == PRODUCT
         else f"{of(op.name).along} its own part"
     )
-    finding = DependsOnDevices.from_operation(Measured(one), op, action, label, _rows(op, label))
+    finding = DependsOnDevices.from_operation(one, op, action, label, _rows(op, label))
     message = f"{one.path} {finding.message} (on {one.mesh})"
     return dataclasses.replace(finding, message=message, leaf=one.path, mesh=one.mesh)
 

@@ -32,9 +32,9 @@ from .diagnose import line_of
 from .two_ways import two_ways
 
 
-def names(axes: Sequence[Axis]) -> str:
+def names(axes: Iterable[Axis | str]) -> str:
     """Return axes as written in a collective: `'data'` or `('data', 'model')`."""
-    listed = [axis.name for axis in axes]
+    listed = [axis if isinstance(axis, str) else axis.name for axis in axes]
     return repr(listed[0]) if len(listed) == 1 else repr(tuple(listed))
 
 

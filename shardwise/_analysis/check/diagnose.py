@@ -12,11 +12,8 @@ more iterations on a mesh.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-
-import numpy as np
 
 from ..._program import (
     Atom,
@@ -36,22 +33,10 @@ from ..._program import (
 from ..._program.collectives import RULES
 from ..._program.primitives import UNKNOWN, of
 from .flow import ancestors, carried, deciding, felt, needed
-from .relate import REDUCE, Agree, Held, Relation, relate
-
-Beside = Mapping[Var, tuple[Held, np.ndarray]]
-"""Values on the mesh, each with its twin on one device."""
+from .relate import REDUCE, Agree, Beside, Relation, relate
 
 Known = Mapping[Var, Relation]
 """How values relate to their twins."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Origin:
-    """The operation to blame."""
-
-    op: Op
-    same: bool = False
-    """Whether the value is the same on every device but depends on the number of devices."""
 
 
 def relations(
@@ -75,14 +60,14 @@ def relations(
     }
 
 
-def origin(body: Body, target: Var, known: Known) -> Origin | None:
+def origin(body: Body, target: Var, known: Known) -> Op | None:
     """Return the operation from which a wrong result starts to depend on the number of devices."""
     ops = ancestors(body, target)
     constant = _constants(body)
     blamed = _blamed(ops, target, known)
     # The index of a device differs between devices by design.
     path = [op for op in blamed if not _apart_from(op, constant) and not isinstance(op, AxisIndex)]
-    same_parts = (op for op in path if any(known.get(var) is Relation.OFF for var in _the_same(op)))
+    same_parts = (op for op in path if is_same_and_off(op, known))
     # A value without a twin may correct what came before it.
     certain = (
         _blamed(ops, target, known, (Relation.OFF, Relation.UNLIKE))
@@ -97,16 +82,16 @@ def origin(body: Body, target: Var, known: Known) -> Origin | None:
         joined = (join for join in before if isinstance(join, Join) and _split_and_off(join, known))
         parts = next((join.ins[0] for join in joined), None)
         cause = origin(body, parts, known) if isinstance(parts, Var) else None
-        return cause or Origin(op, same=True)
+        return cause or op
     op = next(off_path, None) or next(iter(path), None)
-    return Origin(_in_loop(op, known)) if op else None
+    return _in_loop(op, known) if op else None
 
 
-def _the_same(op: Op) -> list[Var]:
-    """Return the results that are the same on all devices, or on all in the reduced group."""
-    if isinstance(op, Collective) and RULES[op.name].agrees:
-        return [var for var in op.outs if not var.axes & {*op.axes}]
-    return [var for var in op.outs if not var.axes]
+def is_same_and_off(op: Op, known: Known) -> bool:
+    """Return whether a result is wrong that is the same on all devices, or in a reduced group."""
+    group = {*op.axes} if isinstance(op, Collective) and RULES[op.name].agrees else None
+    same = [var for var in op.outs if not (var.axes if group is None else var.axes & group)]
+    return any(known.get(var) is Relation.OFF for var in same)
 
 
 def leads_to(body: Body, target: Var, known: Known, cause: Op) -> bool:

@@ -17,13 +17,23 @@ from ..._meaning import Gap, Reading, TooLate
 from ..._mesh import AbstractMesh, one_device
 from ..._program import Collective, walk
 from ..compiler.outside import checked_part
-from ..faults import MEANING, Deadlock, Differs, Finding, HiddenByZeros, Ties
+from ..faults import (
+    MEANING,
+    Deadlock,
+    Differs,
+    Finding,
+    HiddenByZeros,
+    OtherType,
+    Ties,
+    nowhere,
+)
 from .clash import run_on
+from .diagnose import place
 from .draw import How, answering, is_zero, run_drawn, without_zeros
 from .joined import Outcome, causes, led_by_a_cause
-from .judging import all_agree, judge_results
+from .judging import judge_results
 from .meant import Meant
-from .numbers import beyond_reference
+from .numbers import beyond_reference, paths_apart
 from .options import words
 from .reference import wanted_of
 from .running import Run, Wanted
@@ -34,53 +44,6 @@ from .wrong import Wrong
 
 AGAIN = 3
 """How often to redraw values if the first ones show nothing wrong and nothing is proved."""
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Examined:
-    """A verdict and the runs it is based on."""
-
-    verdict: Verdict
-    wrong: tuple[Wrong, ...]
-    """Every wrong result on every mesh."""
-    stuck_on: tuple[str, ...]
-    """The meshes on which devices wait for each other forever."""
-    comparison: _Comparison
-    left_out: tuple[str, ...] = ()
-    """What was not done because of the deadline, as clauses."""
-
-    @property
-    def args(self) -> tuple[Any, ...]:
-        """The arguments, with values drawn for all shapes."""
-        return self.comparison.given
-
-    @property
-    def base(self) -> Run:
-        """The program on one device."""
-        return self.comparison.base
-
-    @property
-    def largest(self) -> Run:
-        """The program on the largest mesh."""
-        return self.comparison.runs[-1]
-
-    @property
-    def reading(self) -> Reading | None:
-        """The symbolic reading of the program on one device, if there is no reference."""
-        return self.comparison.follows.plain if self.comparison.follows else None
-
-    @property
-    def gaps(self) -> list[list[Gap]] | None:
-        """For each result, where it differs from one device on the largest mesh, if known."""
-        meaning = self.comparison.follows
-        return meaning.gaps(self.largest) if meaning else None
-
-    def agrees(self, tracing: Tracing) -> bool:
-        """Return whether another version of the program gives the right results on its mesh."""
-        comparison = self.comparison
-        return all_agree(
-            Run(tracing, comparison.given), comparison.base, comparison.wanted, comparison.limits
-        )
 
 
 @contextlib.contextmanager
@@ -129,10 +92,10 @@ def examine(
 
     def compared(
         seed: int,
-        like: _Comparison | None = None,
+        like: Examined | None = None,
         args: tuple[Any, ...] = args,
         how: How | None = None,
-    ) -> _Comparison:
+    ) -> Examined:
         """Compare with these values; `like` is an earlier comparison, then numbers alone count."""
         first = Tracing(f, ones, *options) if like is None else like.base.tracing
         base, inputs = run_drawn(first, args, seed, like.base if like else None, how)
@@ -146,7 +109,7 @@ def examine(
         meaning = Meant(base) if like is None and ones.size == 1 else None
         follows = meaning if reference is None and base.paths else None
         drawn = inputs is not args
-        return _Comparison(
+        return Examined(
             base, runs, meshes, limits, meaning, follows, wanted, inputs, drawn, all_meshes
         )
 
@@ -185,12 +148,12 @@ def examine(
             explained = bool(blind) or any(finding.evidence == MEANING for finding in findings)
             known = reference is not None and not callable(reference)
             if comparison.has_zeros and not explained and not known:
-                others = without_zeros(comparison.given, seed)
+                others = without_zeros(comparison.args, seed)
                 findings += compared(seed, comparison, others).hidden_by_zeros(base)
     reported, silenced = split_silenced(findings, place_of(f))
     reported = led_by_a_cause(reported)
     certain = any(finding.certain for finding in reported)
-    verdict = Verdict(
+    comparison.verdict = Verdict(
         reported,
         tuple(map(words, meshes)),
         len(comparison.limits),
@@ -202,8 +165,8 @@ def examine(
         not_run=tuple(comparison.not_run),
         checked=checked_part(runs[-1].traced, args, meshes[-1]),
     )
-    stuck_on = tuple(comparison.stuck_on)
-    return Examined(verdict, tuple(comparison.wrong), stuck_on, comparison, tuple(left_out))
+    comparison.left_out = left_out
+    return comparison
 
 
 def _is_traceable(tracing: Tracing, args: tuple[Any, ...]) -> bool:
@@ -215,14 +178,14 @@ def _is_traceable(tracing: Tracing, args: tuple[Any, ...]) -> bool:
 
 
 @dataclasses.dataclass(eq=False)
-class _Comparison(Outcome):
-    """The runs of one program, compared with what its results should be."""
+class Examined(Outcome):
+    """The runs of one program, compared with the expected results, and the verdict."""
 
     follows: Meant | None
     """The symbolic analysis, where it decides: without a reference."""
     wanted: Sequence[Wanted]
-    given: tuple[Any, ...]
-    """The arguments."""
+    args: tuple[Any, ...]
+    """The arguments, with values drawn for all shapes."""
     drawn: bool
     """Whether some of their values were drawn."""
     all_meshes: bool
@@ -231,6 +194,32 @@ class _Comparison(Outcome):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.not_run: list[str] = []
+        self.left_out: list[str] = []
+        """What was not done because of the deadline, as clauses."""
+        self.verdict = Verdict((), (), 0)
+
+    @property
+    def stuck_on(self) -> list[str]:
+        """The meshes on which devices wait for each other forever."""
+        failed = self.failed.items()
+        return [mesh for mesh, finding in failed if finding.code == Deadlock.code]
+
+    @property
+    def reading(self) -> Reading | None:
+        """The symbolic reading of the program on one device, if there is no reference."""
+        return self.follows.plain if self.follows else None
+
+    @property
+    def gaps(self) -> list[list[Gap]] | None:
+        """For each result, where it differs from one device on the largest mesh, if known."""
+        return self.follows.gaps(self.largest) if self.follows else None
+
+    def agrees(self, tracing: Tracing) -> bool:
+        """Return whether another version of the program gives the right results on its mesh."""
+        run = Run(tracing, self.args)
+        if run.traced.tree != self.base.traced.tree:
+            return False
+        return not judge_results(run, self.base, self.wanted, self.limits)[0]
 
     @property
     def is_proved(self) -> bool:
@@ -268,7 +257,7 @@ class _Comparison(Outcome):
         for run, mesh in reversed(self._pairs):
             if self.follows is not None and self.follows.proved(run):
                 self.proved_on.append(words(mesh))
-                if not self._proof_needs_numbers and run not in (self.runs[-1], self.base):
+                if not self._proof_needs_numbers and run not in (self.largest, self.base):
                     proved.append((run, mesh))
                     continue
             if self.wrong and run is not self.base:
@@ -277,7 +266,7 @@ class _Comparison(Outcome):
                 self.compare(run, mesh)
         if smaller:
             self._confirm(smaller)
-        if self.wrong_on and self.follows is not None and self.follows.proved(self.runs[-1]):
+        if self.wrong_on and self.follows is not None and self.follows.proved(self.largest):
             for run, mesh in proved:
                 self.compare(run, mesh)
         else:
@@ -332,26 +321,28 @@ class _Comparison(Outcome):
                 by_axis[large[0]] = (run, mesh)  # the smallest comes last
         return [*by_axis.values()]
 
-    def compare(self, run: Run, one: AbstractMesh) -> None:
+    def compare(self, run: Run, mesh: AbstractMesh) -> None:
         """Compare the results on one mesh numerically."""
-        surely = self.follows.surely_wrong(run) if self.follows else [False] * len(self.limits)
+        name, base = words(mesh), self.base
+        if run.traced.tree != base.traced.tree:
+            differ = paths_apart(run.paths, base.paths)
+            where = place(run.body.ops[-1], run.body) if run.body.ops else nowhere()
+            self.failed[name] = OtherType.structure(differ, where, name)
+            self.wrong_on.append(name)
+            return
+        surely = self.follows.surely_wrong(run) if self.follows else []
         try:
-            judged = judge_results(run, self.base, self.wanted, self.limits, surely)
+            wrong, tied = judge_results(run, base, self.wanted, self.limits, surely)
         except DeadlockError as error:
-            self.stuck.append(_deadlock(error, run, one))
-            self.stuck_on.append(words(one))
-            self.wrong_on.append(words(one))
-        else:
-            self.tried.append(dict(one.shape))
-            self.wrong.extend(judged.wrong)
-            self.tied.extend(judged.tied)
-            self.wrong_on.extend([words(one)] * bool(judged.wrong))
-            if (
-                judged.wrong
-                and words(one) in self.proved_on
-                and _is_beyond_meaning(run, judged.wrong)
-            ):
-                self.proved_on.remove(words(one))
+            self.failed[name] = _deadlock(error, run, mesh)
+            self.wrong_on.append(name)
+            return
+        self.tried.append(dict(mesh.shape))
+        self.wrong += wrong
+        self.tied += tied
+        self.wrong_on += [name] * bool(wrong)
+        if wrong and name in self.proved_on and _is_beyond_meaning(run, wrong):
+            self.proved_on.remove(name)
 
 
 def _is_beyond_meaning(run: Run, wrong: Sequence[Wrong]) -> bool:

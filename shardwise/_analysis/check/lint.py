@@ -94,7 +94,7 @@ def _differs(body: Body, axes: list[Axis]) -> Iterator[Finding]:
 
 def place_of_values(body: Body, join: Join) -> Where:
     """Return the line that computes the values which are declared to be the same."""
-    return maker_of(body, join.ins[0], join).where
+    return (maker_of(body, join.ins[0]) or join).where
 
 
 def axes_used(body: Body) -> set[Axis]:
@@ -144,6 +144,6 @@ RULES: tuple[Callable[[Body, list[Axis]], Iterator[Finding]], ...] = (
 )
 
 
-def maker_of(body: Body, atom: Atom, otherwise: Op) -> Op:
-    """Return the operation that made a value; `otherwise` for an input or a constant."""
-    return next((op for op in walk(body.ops) if any(out is atom for out in op.outs)), otherwise)
+def maker_of(body: Body, atom: Atom) -> Op | None:
+    """Return the operation that made a value; None for an input or a constant."""
+    return next((op for op in walk(body.ops) if any(out is atom for out in op.outs)), None)

@@ -10,13 +10,14 @@ import dataclasses
 import enum
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
 from ..._mesh import Axis
+from ..._program import Var
 
 Agree = Callable[[Any, Any], bool]
 
@@ -38,6 +39,10 @@ class Held:
         """The value of each device, one row per device."""
         lead, local = self.array.shape[: len(self.axes)], self.array.shape[len(self.axes) :]
         return self.array.reshape((math.prod(lead), *local))
+
+
+Beside = Mapping[Var, tuple[Held, np.ndarray]]
+"""Values on the mesh, each with its twin on one device."""
 
 
 class Relation(enum.Enum):

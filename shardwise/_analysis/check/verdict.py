@@ -37,7 +37,8 @@ class Verdict:
     silenced: tuple[Finding, ...] = ()
     """Findings silenced by a comment, `# shardwise: ignore[SW203]`. They do not fail the check."""
     checked: str = ""
-    """A sentence on which part was checked, if the compiler partitions the rest of the program."""
+    """A line for each thing that was left out: sizes that the program does not accept, the part
+    that the compiler partitions."""
 
     def __post_init__(self) -> None:
         if not self.wrong_on and not self.ok:
@@ -67,7 +68,7 @@ class Verdict:
         )
 
     def head(self, brief: bool = False) -> list[tuple[str, str]]:
-        """Return the headline: pairs of a word ("right", "WRONG") and the meshes it applies to."""
+        """Return the headline: pairs of a word ("right", "WRONG") and where it applies."""
         label = "right as far as this could show" if self.limited else "right"
         label = NOTHING if is_not_sharded(self.findings) else label
         if any(finding.certain for finding in self.silenced):
@@ -77,11 +78,13 @@ class Verdict:
             total = (
                 f" of {len(self.meshes)}" if self.wrong_on != self.meshes and self.wrong_on else ""
             )
-            return [(word, f"{len(meshes)}{total} meshes") for word, meshes in rows if meshes][:1]
-        return [(word, ", ".join(meshes)) for word, meshes in rows if meshes]
+            return [(word, f"on {len(meshes)}{total} meshes") for word, meshes in rows if meshes][
+                :1
+            ]
+        return [(word, f"on {', '.join(meshes)}") for word, meshes in rows if meshes]
 
     def __str__(self) -> str:
-        parts = "; ".join(f"{word} on {meshes}" for word, meshes in self.head())
+        parts = "; ".join(f"{word} {place}" for word, place in self.head())
         head = f"{self.name or 'the program'}: {parts}{DRAWN if self.drawn else ''}"
         head += f" ({counted(self.silenced)})" if self.silenced else ""
         head += f"\n{self.checked}" if self.checked else ""
@@ -116,9 +119,8 @@ class Verdict:
     def _repr_html_(self) -> str:
         name = html.escape(self.name or "the program")
         parts = "; ".join(
-            f'<b style="color:{COLORS.get(word, GREEN)}">{word.lower()}</b> on '
-            f"{html.escape(meshes)}"
-            for word, meshes in self.head()
+            f'<b style="color:{COLORS.get(word, GREEN)}">{word.lower()}</b> {html.escape(place)}'
+            for word, place in self.head()
         )
         items = "".join(map(_html, told_once(self.findings)))
         quiet = f" ({counted(self.silenced)})" if self.silenced else ""

@@ -273,6 +273,12 @@ class NotFollowed(Fault):
     see = (("The rules", "prove/rules"),)
 
     @classmethod
+    def not_reached(cls, sizes: str, first: dict[str, int], why: str) -> Finding:
+        """Report sizes of an axis on which the program was not read."""
+        remedy = f"prove the sizes that you will run with by themselves: mesh={first}"
+        return cls.found(f"{sizes}: not reached: {why}", remedy=remedy, certain=False)
+
+    @classmethod
     def from_meaning(cls, m: Any) -> Finding | None:
         """Report what could not be analysed."""
         if m.gap.filled is not None:

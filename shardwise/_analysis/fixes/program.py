@@ -117,7 +117,7 @@ class WrongProgram:
     @functools.cached_property
     def factor(self) -> float | None:
         """The factor by which the numbers of a result are too large, if there is one."""
-        factors = (result.times for result in self.examined.wrong if not result.structure)
+        factors = (result.times for result in self.examined.wrong)
         return next((factor for factor in factors if factor is not None), None)
 
     def agrees(self, f: Any) -> bool:
