@@ -149,7 +149,8 @@ def examine(
             known = reference is not None and not callable(reference)
             if comparison.has_zeros and not explained and not known:
                 others = without_zeros(comparison.args, seed)
-                findings += compared(seed, comparison, others).hidden_by_zeros(base)
+                if compared(seed, comparison, others).run():
+                    findings += compared(seed, args=others).hidden_by_zeros(base)
     reported, silenced = split_silenced(findings, place_of(f))
     reported = led_by_a_cause(reported)
     certain = any(finding.certain for finding in reported)
