@@ -247,7 +247,7 @@ def _explained(found: Found, wanted: ExplainOptions, command: str, judged: bool)
     assert found.case is not None
     f, args = program_of(found.case, found.case.explain)
     specs = found.case.options.get("in_specs")
-    mesh = wanted.mesh or found.case.explain_mesh or largest(found.case.mesh)
+    mesh = wanted.mesh or found.case.explain_mesh or dict(found.case.meshes(f, args)[-1].shape)
     first = dataclasses.replace(_report(f, args, mesh, wanted, specs), command=command)
     over = excesses(first, wanted.bounds)
     changes = None if wanted.old is None else changes_since(wanted.old, first)
@@ -284,16 +284,6 @@ def _judged(report: Report, f: Any, args: Sequence[Any], mesh: Mesh) -> Report:
         return report.beside(prove(f, *args, mesh=make_mesh(mesh), run=False))
     except Exception:  # the report itself is complete
         return report
-
-
-def largest(sizes: Any) -> Mesh:
-    """Return the largest mesh that a case names."""
-    if isinstance(sizes, Mapping):
-        return {
-            name: max(column) if isinstance(column, Sequence) else column
-            for name, column in sizes.items()
-        }
-    return dict(sizes.shape)
 
 
 def _write(report: Report, page: Path | None, trace: Path | None) -> None:

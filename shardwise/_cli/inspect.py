@@ -22,6 +22,7 @@ from .status import ExitCode
 
 if TYPE_CHECKING:
     from .._analysis.inspect import Inspection
+    from .._mesh import AbstractMesh
 
     Inspected = tuple[CaseOutcome, Inspection | None]
 
@@ -89,7 +90,7 @@ def _inspect(found: Found, mesh: dict[str, int] | None) -> Inspected:
 
         try:
             f, args = program_of(found.case)
-            chosen, note = (mesh, "") if mesh else _chosen(found.case.mesh)
+            chosen, note = (mesh, "") if mesh else _chosen(found.case.meshes(f, args))
             made = run(f, *args, mesh=make_mesh(chosen))
             notes = (*made.notes, note) if note else made.notes
             return CaseOutcome(found), dataclasses.replace(made, notes=notes)
@@ -115,14 +116,13 @@ def _at(found: list[Inspected], line: str | None, where: str | None) -> list[Ins
     return kept
 
 
-def _chosen(sizes: Any) -> tuple[dict[str, int], str]:
+def _chosen(found: list[AbstractMesh]) -> tuple[dict[str, int], str]:
     """Return the largest mesh of a case that is not too large, and a note if it has a larger one.
 
     Only meshes of the case are considered: its program need not work on others.
     """
-    from .._analysis.check.options import expand, words
+    from .._analysis.check.options import words
 
-    found = expand(sizes, "case")
     largest = found[-1]
     chosen = next((one for one in reversed(found) if one.size <= MOST), found[0])
     if chosen.size == largest.size:

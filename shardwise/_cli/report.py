@@ -205,9 +205,9 @@ def verdict_text(
     from .._analysis.check import counted, told_once
 
     text = Text.assemble((name, "bold"), ": ")
-    for number, (word, meshes) in enumerate(verdict.head(brief=not verbose)):
+    for number, (word, where) in enumerate(verdict.head(brief=not verbose)):
         style = STYLES.get(word, "bold green")
-        text.append("; " if number else "").append(word, style=style).append(f" on {meshes}")
+        text.append("; " if number else "").append(word, style=style).append(f" {where}")
     text.append(_taken(taken), style="dim")
     if verbose and seconds is not None:
         count = getattr(verdict, "leaves", None) or len(getattr(verdict, "results", ()))
@@ -215,7 +215,7 @@ def verdict_text(
         text.append(f" ({results}, {seconds:.1f} s)", style="dim")
     if verdict.silenced:
         text.append(f" ({counted(verdict.silenced)})", style="dim")
-    text.append(f"\n  {verdict.checked}" if verdict.checked else "", style="dim")
+    text.append(f"\n{_indented(verdict.checked)}" if verdict.checked else "", style="dim")
     for finding in told_once(verdict.findings):
         text.append("\n\n").append(_finding(finding))
     numbers = getattr(verdict, "numbers", "")

@@ -26,6 +26,7 @@ from .term import Left as Left
 from .term import TooLate as TooLate
 from .term import below as below
 from .term import late as late
+from .term import remaining as remaining
 from .term import step as step
 from .term import within as within
 from .turns import same_in_turns as same_in_turns

@@ -487,3 +487,21 @@ def test_fixes_are_right_on_real_devices(name):
     outcome = of_corpus(name)
     assert outcome.verified == "proved", outcome
     assert outcome.right, outcome
+
+
+def twice_the_mean(x, *, mesh):
+    def body(x):
+        total = jax.lax.psum(x.sum(), "data")
+        return 2 * total / jax.lax.psum(x.size, "data")
+
+    return jax.shard_map(body, mesh=mesh, in_specs=P("data"), out_specs=P())(x)
+
+
+def test_a_finding_from_numbers_alone_names_the_line_of_its_fix():
+    verdict = sw.check(twice_the_mean, X, mesh={"data": [1, 4]}, reference=lambda x: x.mean())
+    assert fix_of(verdict).verified == "proved"
+    (finding,) = verdict.findings
+    assert finding.code == "SW110"
+    assert finding.where.function == "body"
+    assert finding.where.text == 'return 2 * total / jax.lax.psum(x.size, "data")'
+    assert "|        ^^^^^^^^^\n" in str(finding)

@@ -11,7 +11,9 @@ from typing import Any
 
 from ..._base.calls import public
 from ..._base.errors import ArgumentError, ShardwiseError, a_type, caller, name_of
+from ..._engine.static import Static
 from ..._mesh import AbstractMesh, Mesh
+from .every import AnySize
 from .options import Sizes, expand, refused
 
 
@@ -47,6 +49,14 @@ class Case:
         code = getattr(self.make, "__code__", None)
         return code.co_firstlineno if code else 1
 
+    def meshes(self, f: Callable[..., Any], args: Sequence[Any]) -> list[AbstractMesh]:
+        """Return the meshes to run the program on, the smallest first."""
+        any_size = AnySize.of(self.mesh, "case")
+        if any_size is None:
+            return expand(self.mesh, "case")
+        static = Static.of(*(self.options.get(f"static_arg{kind}") for kind in ("nums", "names")))
+        return any_size.small(f, tuple(args), (self.options.get("in_specs"), static))[0]
+
     def __call__(self) -> tuple[Callable[..., Any], Sequence[Any]]:
         return self.make()
 
@@ -66,8 +76,8 @@ def case(
     """Declare a case for `shardwise check`, `prove`, `inspect` and `explain`.
 
     Args:
-        mesh: Axis names, each with a size or a list of sizes, as in `check`; or a mesh, which has
-            one size for each axis.
+        mesh: Axis names, each with a size, a list of sizes or a letter, as in `check` and `prove`;
+            or a mesh, which has one size for each axis.
         explain: A function that returns `(f, args)` for `shardwise explain`, for example with
             shapes of full size. By default, the checked program is explained.
         explain_mesh: The mesh to explain it on, with one size for each axis. By default, the
@@ -150,7 +160,8 @@ def _refuse_no_mesh(misplaced: Sequence[Any], mesh: Any) -> None:
         )
 
     try:
-        expand(mesh)
+        if AnySize.of(mesh, "case") is None:
+            expand(mesh)
     except ShardwiseError as error:
         raise type(error)(f"{_where()}: {error}") from None
 

@@ -150,7 +150,8 @@ def examine(
             has_zeros = any(map(is_zero, base.traced.argument_values))
             if comparison.is_open and has_zeros and not explained and not known:
                 others = without_zeros(comparison.args, seed)
-                findings += compared(seed, comparison, others).hidden_by_zeros(base)
+                if compared(seed, comparison, others).run():
+                    findings += compared(seed, args=others).hidden_by_zeros(base)
     reported, silenced = split_silenced(findings, place_of(f))
     reported = led_by_a_cause(reported)
     certain = any(finding.certain for finding in reported)

@@ -14,8 +14,8 @@ from ..._base.errors import ArgumentError, ShardingError, ShardwiseError, explai
 from ..._mesh import AbstractMesh, Mesh, MeshLike, abstract
 from ..._mesh import mesh as make_mesh
 
-Sizes = Mapping[str, int | Sequence[int]]
-"""Axis names, each with a size or the sizes to try."""
+Sizes = Mapping[str, int | str | Sequence[int]]
+"""Axis names, each with a size, the sizes to try, or a letter for every size that divides."""
 
 
 def validate(f: Any, rtol: Any, atol: Any, seed: Any) -> None:

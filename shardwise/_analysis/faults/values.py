@@ -198,9 +198,9 @@ class DependsOnDevices(Fault):
     explanation = """
         **A result depends on the number of devices** in none of the ways above. The line is that of
         the first value that is the same on every device yet depends on how many there are. Where
-        every value on the way is split, it is the first one whose parts, put together, are not what
-        one device has; in a loop over the devices that is looked at after the last iteration, when
-        every part has been everywhere.
+        every value before the result is split, it is the first one that, assembled from all
+        devices, differs from the value on one device; a loop over the devices is compared after its
+        last iteration, when every device has had every part.
     """
     wrong = """
         @sharded(out_specs=P("data"))
@@ -210,7 +210,7 @@ class DependsOnDevices(Fault):
 
         print(check(running_sum, x))
     """
-    remedy = "Look at what comes together at that line: here each part starts again at zero."
+    remedy = "Look at how the parts depend on each other: here each one starts again at zero."
     right = """
         @sharded(out_specs=P("data"))
         def running_sum(x):
@@ -249,10 +249,9 @@ class DependsOnDevices(Fault):
             return cls.found(
                 f"{depends}: it differs first at this line",
                 one.where,
-                "put together from all devices (in a loop, after its last iteration), this line's "
-                "value is the first on the way that is not what one device has there. Is the line "
-                "right for a whole that comes in parts, one on each device or one in each "
-                "iteration, and are there as many iterations as parts?",
+                "this is the first value that, assembled from all devices (in a loop, after its "
+                "last iteration), differs from the value on one device. Is the operation valid on "
+                "a part of the array, and does a loop over the parts run once for each?",
             )
         return cls.found(
             depends,

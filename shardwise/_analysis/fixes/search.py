@@ -130,7 +130,10 @@ def fix_of(candidate: Candidate, how: str, names: Any) -> Fix:
 
 
 def _led(findings: Sequence[Finding], candidate: Candidate, fix: Fix) -> tuple[Finding, ...]:
-    """Return the findings, the one resolved by the fix first; others refer to the fix."""
+    """Return the findings, the one resolved by the fix first; others refer to the fix.
+
+    A finding without a line gets that of the fix.
+    """
     lines = [candidate.source.line_of(edit.start) for edit in candidate.edits]
 
     def distance(finding: Finding) -> tuple[bool, float]:
@@ -144,6 +147,8 @@ def _led(findings: Sequence[Finding], candidate: Candidate, fix: Fix) -> tuple[F
         dataclasses.replace(finding, remedy=AGAIN) if finding.certain else finding
         for finding in others
     ]
+    if not first.where.file:  # numbers alone name no line: the fix does
+        first = dataclasses.replace(first, where=candidate.source.where(min(candidate.edits)))
     return (dataclasses.replace(first, fix=fix), *remaining)
 
 

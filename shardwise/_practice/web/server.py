@@ -35,6 +35,8 @@ POLICY = (
     "frame-ancestors 'none'"
 )
 
+VERDICTS = {"good": ("#1a7f37", "#57c878"), "bad": ("#b4232c", "#ff8d86")}
+"""The colours of right and wrong, light and dark."""
 
 MARKDOWN = MarkdownIt("commonmark", {"html": False})
 
@@ -294,7 +296,8 @@ class Handler(BaseHTTPRequestHandler):
 
 def page() -> str:
     """The page, with its style and its script inside."""
-    return environment(Path(__file__).parent).get_template("page.html").render(version=__version__)
+    templates = environment(Path(__file__).parent, VERDICTS)
+    return templates.get_template("page.html").render(version=__version__)
 
 
 def serve(shop: Workshop, port: int, browser: bool, say: Callable[[str], None]) -> None:
