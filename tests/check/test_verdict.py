@@ -734,7 +734,8 @@ class TestOnOneDeviceAlready:
     @pytest.mark.parametrize("sizes", [[1], [1, 2, 4], [2, 4]])
     @pytest.mark.parametrize("other", [lambda x: x.sum() * 2, lambda x: x.sum() + 100])
     def test_it_is_not_blamed_on_the_sharding(self, sizes, other):
-        verdict = sw.check(split(total), X, mesh={"data": sizes}, reference=other)
+        mesh = {"data": sizes}
+        verdict = sw.check(split(total), X, mesh=mesh, reference=other, fix=False)
         (finding,) = certain(verdict)
         assert finding.code == "SW110"
         assert "on one device already" in finding.message
