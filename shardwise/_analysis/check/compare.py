@@ -114,9 +114,8 @@ def off(got: Any, want: Any, limit: Tolerance, movement: Movement = STILL) -> np
         return ~(equal | (gap <= (limit.atol or 0) + (limit.rtol or 0) * size))
     gap, size, equal = _gaps(in_parts(got), in_parts(want))
     with np.errstate(all="ignore"):
-        close = (
-            (gap <= limit.relative * size) | (gap <= movement.allowed) | np.isinf(movement.allowed)
-        )
+        allowed = movement.allowed
+        close = (gap <= limit.relative * size) | (gap <= allowed) | np.isinf(allowed)
     wrong = ~(equal | close)
     return np.asarray(wrong.any(-1)) if wrong.ndim > want.ndim else wrong
 
