@@ -268,6 +268,41 @@ def _locals(tree: ast.Module, home: str) -> Iterator[tuple[str, int]]:
             yield "the variables of a frame", node.lineno
 
 
+def error_texts(package: Path) -> list[str]:
+    """Return the texts by which `_jax.failures` recognises errors of JAX, XLA and NCCL."""
+    tree = _parsed((package / "_jax" / "failures.py").read_text(encoding="utf-8"))
+    values = [node.value for node in tree.body if isinstance(node, ast.Assign)]
+    names = [node for value in values for node in ast.walk(value) if isinstance(node, ast.Constant)]
+    return [str(node.value) for node in names]
+
+
+def misplaced_texts(package: Path, texts: list[str]) -> list[str]:
+    """Return the string literals outside `_jax` that contain such a text."""
+    return [
+        f"{file.relative_to(package)}:{node.lineno}: {text}"
+        for file in sorted(package.rglob("*.py"))
+        if file.relative_to(package).parts[0] != "_jax"
+        for node in ast.walk(_parsed(file.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        for text in texts
+        if text in node.value
+    ]
+
+
+def test_only_jax_knows_the_texts_of_errors():
+    """The judge of the exercises reads the errors of another process, Python's among them."""
+    texts = error_texts(PACKAGE)
+    assert len(texts) > 10
+    common = ("ut of memory", "bad_alloc")  # words of messages of our own, and of C++
+    found = misplaced_texts(PACKAGE, [text for text in texts if text not in common])
+    assert [place for place in found if not place.startswith("_practice/diagnose.py")] == []
+
+
+def test_a_misplaced_text_is_found(tmp_path):
+    package = _write(tmp_path / "shardwise", {"_runtime/a.py": "'NO_ROOM' in str(error)"})
+    assert misplaced_texts(package, ["NO_ROOM"]) == ["_runtime/a.py:1: NO_ROOM"]
+
+
 def test_the_layers_hold():
     assert broken_rules(PACKAGE) == []
 
