@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import jax
 
+from .._base.error_texts import CONNECTION_LOST
 from .._base.errors import text_of
 
 NO_MEMORY_IN_LOG = ("bad_alloc", "ut of memory", "annot allocate memory", "pthread_create() failed")
 """What a process out of memory logs: by the allocator, XLA, the kernel or thread creation."""
 
-LOST = (
-    "Connection reset by peer",
-    "Connection closed by peer",
-    "NCCL operation",
-    "ncclRemoteError",
-)
-"""Errors of collectives whose connection broke; those of Gloo have several forms."""
+NCCL_FAILED = "NCCL operation"
 
 NO_CUDA_PLUGIN = "topology not implemented"
 NO_VISIBLE_GPU = "No visible GPU"
@@ -46,7 +41,7 @@ def is_connection_lost(error: BaseException) -> bool:
     text = text_of(error)
     return isinstance(error, jax.errors.JaxRuntimeError | ValueError | RuntimeError) and (
         ("Gloo" in text and ("failed" in text or "closed" in text.lower()))
-        or any(lost in text for lost in LOST)
+        or any(lost in text for lost in (*CONNECTION_LOST, NCCL_FAILED))
     )
 
 
