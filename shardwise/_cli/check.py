@@ -20,7 +20,10 @@ def check(
     targets: options.Targets = None,
     mesh: Annotated[
         str | None,
-        options.meshes("Meshes to try instead of those of the cases: data=1,2,4,8,model=2."),
+        options.meshes(
+            "Meshes to try instead of those of the cases: data=1,2,4,8,model=2. data=n is every "
+            "size up to 8 that divides."
+        ),
     ] = None,
     output: options.Judged = options.OutputFormat.TEXT,
     select: options.Select = None,

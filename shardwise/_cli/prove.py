@@ -22,8 +22,9 @@ def prove(
     mesh: Annotated[
         str | None,
         options.meshes(
-            "Meshes to prove it on instead of those of the cases: data=64,model=8. A case with "
-            "explain= is then proved for the arguments that it is explained with."
+            "Meshes to prove it on instead of those of the cases: data=64,model=8, or data=n for "
+            "every size that divides. A case with explain= is then proved for the arguments that "
+            "it is explained with."
         ),
     ] = None,
     output: options.Judged = options.OutputFormat.TEXT,

@@ -303,6 +303,19 @@ def test_sizes_that_are_not_reached_are_not_proved():
     assert proof.findings[0].code == "SW409"
 
 
+def test_no_size_is_reached():
+    def told(activity):
+        deadline = work._DEADLINE.get()
+        assert deadline is not None
+        deadline.at = float("-inf")
+
+    step, options = training(right), {"mesh": {"data": "n", "model": 2}, "progress": told}
+    proof = sw.prove(step, *of_rows(4), **options)
+    assert proof.status == "unknown"
+    assert [result.status for result in proof.results] == ["unknown"] * 3
+    assert f"data = 1 to 4: not reached: {LIMIT}" in str(proof)
+
+
 def test_a_size_that_would_take_too_long_is_not_begun(monkeypatch):
     traced = []
 

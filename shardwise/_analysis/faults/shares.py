@@ -267,8 +267,9 @@ class NotFollowed(Fault):
         **No rule relates the result to one device's.** The line is the first at which the two
         programs diverge. A batch that is filled up because it does not divide is named instead of a
         line; prove it with one that divides. A result that is "too long to take apart" may be
-        proved with fewer steps, or with `lax.scan` in place of a loop in Python. It is not an error
-        of yours: `sw.check` compares numbers.
+        proved with fewer steps, or with `lax.scan` in place of a loop in Python. Sizes of an axis
+        that were "not reached" may be proved by themselves. It is not an error of yours: `sw.check`
+        compares numbers.
     """
     see = (("The rules", "prove/rules"),)
 

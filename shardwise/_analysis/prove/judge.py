@@ -66,6 +66,7 @@ def judged(
     f: Callable[..., Any],
     args: tuple[Any, ...],
     rows: Sequence[Row],
+    plain: ReadProgram,
     programs: Sequence[ReadProgram],
     numbers: Numbers,
     reference: Any,
@@ -100,13 +101,12 @@ def judged(
     if every and not_reached:
         least = dict(every.not_reached[0].shape)
         findings.append(NotFollowed.not_reached(every.some(not_reached), least, LIMIT))
-        paths = dict.fromkeys(result.path for result in results)
         results += [
             Result(path, mesh, UNKNOWN, f"not reached: {LIMIT}")
             for mesh in not_reached
-            for path in paths
+            for path in plain.traced.result_paths
         ]
-    largest = max(programs, key=lambda program: program.mesh.size)
+    largest = max([plain, *programs], key=lambda program: program.mesh.size)
     larger = [program for program in programs if program.mesh.size > 1]
     if not results:
         findings.append(NothingCompared.no_results("there is nothing to prove"))

@@ -144,4 +144,4 @@ def _prove(
     if run and unproved:
         settled = all(map(decided, rows))
         numbers = try_numbers(f, args, unproved, reference, settled, options)
-    return judged(f, args, rows, programs, numbers, reference, every)
+    return judged(f, args, rows, plain, programs, numbers, reference, every)
