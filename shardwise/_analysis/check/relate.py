@@ -23,7 +23,7 @@ Agree = Callable[[Any, Any], bool]
 
 
 @dataclasses.dataclass(frozen=True)
-class DeviceValues:
+class ValueOnMesh:
     """A value on all devices: a leading dimension for each axis over which it differs."""
 
     array: np.ndarray
@@ -41,7 +41,7 @@ class DeviceValues:
         return self.array.reshape((math.prod(lead), *local))
 
 
-Beside = Mapping[Var, tuple[DeviceValues, np.ndarray]]
+Beside = Mapping[Var, tuple[ValueOnMesh, np.ndarray]]
 """Values on the mesh, each with its twin on one device."""
 
 
@@ -63,7 +63,7 @@ REDUCE: dict[str, Callable[..., Any]] = {
 
 
 def relate(
-    value: DeviceValues, want: np.ndarray, agree: Agree, reductions: Sequence[str]
+    value: ValueOnMesh, want: np.ndarray, agree: Agree, reductions: Sequence[str]
 ) -> Relation:
     """Return how a value on a mesh relates to the value `want` on one device."""
     local = value.array.shape[len(value.axes) :]
@@ -78,7 +78,7 @@ def relate(
 
 
 def _is_share(
-    value: DeviceValues, want: np.ndarray, agree: Agree, reductions: Sequence[str]
+    value: ValueOnMesh, want: np.ndarray, agree: Agree, reductions: Sequence[str]
 ) -> bool:
     """Return whether one reduction makes the value right on all devices."""
     if value.array.dtype == bool:
@@ -96,7 +96,7 @@ def _is_share(
     return False
 
 
-def _wholes(value: DeviceValues, shape: Sequence[int]) -> Iterator[np.ndarray]:
+def _wholes(value: ValueOnMesh, shape: Sequence[int]) -> Iterator[np.ndarray]:
     """Yield all ways to join the parts of all devices into one array of a shape."""
     count, local = len(value.axes), value.array.shape[len(value.axes) :]
     if len(local) != len(shape):

@@ -28,7 +28,7 @@ from .cache import compiled
 from .compare import Tolerance, wide
 from .options import words
 from .ranges import are_vast, asks_for_nan, short_range, wrapping
-from .relate import Beside, DeviceValues
+from .relate import Beside, ValueOnMesh
 from .twins import comparable
 
 ALL = Pace(1 << 30)
@@ -116,7 +116,7 @@ class Run:
     def _watch(self) -> DivergenceWatch:
         return DivergenceWatch(self.lifted.body.ops)
 
-    def observe(self, atoms: Sequence[Atom], lifted: bool = False) -> list[DeviceValues]:
+    def observe(self, atoms: Sequence[Atom], lifted: bool = False) -> list[ValueOnMesh]:
         """Compute values of the program, or of the `lifted` one, in float64 on all devices."""
         if not atoms:
             return []
@@ -171,7 +171,7 @@ class Run:
         return _bytes(self.body)
 
     @functools.cached_property
-    def values(self) -> list[DeviceValues]:
+    def values(self) -> list[ValueOnMesh]:
         """The results on all devices."""
         return self.observe(self.body.outs)
 
@@ -280,10 +280,10 @@ def plain(x: Any) -> Any:
     return jax.random.key_data(x) if is_key else x
 
 
-def _device_values(value: StackedValue) -> DeviceValues:
+def _device_values(value: StackedValue) -> ValueOnMesh:
     axes = tuple(sorted(value.dims))
     array = np.moveaxis(np.asarray(value.array), [value.dims[a] for a in axes], range(len(axes)))
-    return DeviceValues(array, axes)
+    return ValueOnMesh(array, axes)
 
 
 def _bytes(body: Body) -> int:

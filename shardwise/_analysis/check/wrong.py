@@ -43,7 +43,7 @@ from .flow import ancestors
 from .lint import maker_of, summed_again
 from .options import words
 from .overflow import Overflow, overflow, wrapped
-from .relate import DeviceValues
+from .relate import ValueOnMesh
 from .running import Run, Wanted
 
 
@@ -54,7 +54,7 @@ class Wrong:
     run: Run
     base: Run
     index: int
-    value: DeviceValues
+    value: ValueOnMesh
     want: Wanted
     limit: Tolerance
     movement: Movement = STILL
