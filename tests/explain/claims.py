@@ -61,7 +61,7 @@ class Seen:
         program: Any = SimpleNamespace(body=body, watch=watch, jaxpr=traced.program.jaxpr)
         self.recorder = StepRecorder(program)
         ins = [StackedValue(jnp.asarray(value)) for value in traced.values]
-        self.recorder._list(body, ins, IterationContext(), watch)
+        self.recorder._list(body, ins, IterationContext())
         self.at: dict[Any, StackedValue] = {}
         self.order: list[StackedResult] = []
         for one in self.recorder._seen:

@@ -147,15 +147,12 @@ def collecting() -> Iterator[None]:
 def _refuse_no_mesh(misplaced: Sequence[Any], mesh: Any) -> None:
     """Raise an error that says what was passed instead of a mesh."""
     if misplaced or not isinstance(mesh, Mapping) or not mesh:
-        bare = bool(misplaced) and callable(misplaced[0])
+        what = "it has no mesh" if mesh is None else f"its mesh is {mesh!r}"
+        if misplaced:
+            bare = callable(misplaced[0])
+            what = "it has no parentheses" if bare else "it has positional arguments"
         raise _refused(
-            "it stands without parentheses"
-            if bare
-            else "it is given arguments by position"
-            if misplaced
-            else "it has no mesh"
-            if mesh is None
-            else f"its mesh is {mesh!r}",
+            what,
             "A case names the axes and the sizes to try; the function that follows returns what to "
             "check, and its arguments.",
             '@sw.case(mesh={"data": [1, 2, 4, 8]}), and below it '
@@ -191,15 +188,7 @@ def _refuse_no_function(make: Any) -> None:
         )
 
 
-OPTIONS = (
-    "reference",
-    "rtol",
-    "atol",
-    "seed",
-    "in_specs",
-    "static_argnums",
-    "static_argnames",
-)
+OPTIONS = ("reference", "rtol", "atol", "seed", "in_specs", "static_argnums", "static_argnames")
 """The options that a case passes to `check`."""
 
 
@@ -210,7 +199,7 @@ def _refuse_unknown(options: Mapping[str, Any]) -> None:
         matches = difflib.get_close_matches(unknown[0], [*OPTIONS, "explain", "explain_mesh"], n=1)
         raise _refused(
             f"there is no argument {', '.join(f'{name}=' for name in unknown)}",
-            "It takes by name mesh=, explain=, explain_mesh=, and what it hands on to check: "
+            "It takes by name mesh=, explain=, explain_mesh=, and options of check: "
             f"{', '.join(f'{name}=' for name in OPTIONS)}.",
             f"did you mean {matches[0]}=?"
             if matches

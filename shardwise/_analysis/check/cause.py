@@ -43,25 +43,18 @@ def cause(gap: Gap, leaf: str, axes: Sequence[Axis], mesh: str, seen: Seen = ())
 
     `seen` has the factor at this place on every mesh that was read (`ratios`).
     """
-    finding = _found(gap, tuple(axes), mesh, seen)
-    message = f"{leaf} {finding.message}"
-    return dataclasses.replace(finding, leaf=leaf, mesh=mesh, message=message, evidence=MEANING)
-
-
-def _found(gap: Gap, axes: tuple[Axis, ...], mesh: str, seen: Seen) -> Finding:
+    evidence: Any = Unrelated(gap, mesh)
     if gap.kind == "times" and gap.ratio is not None:
-        multiple = Multiple(gap, axes, seen)
-        faults = (CountedOften, TooLarge, TooSmall)
-        return next(filter(None, (fault.from_meaning(multiple) for fault in faults)))
-    evidence: Any
-    if gap.kind == "mistake" and gap.mistake is not None and gap.mistake.axes:
+        evidence, faults = Multiple(gap, tuple(axes), seen), (CountedOften, TooLarge, TooSmall)
+    elif gap.kind == "mistake" and gap.mistake is not None and gap.mistake.axes:
         evidence = Misuse(gap.mistake.used or gap.mistake, gap.ratio)
         faults = (ShareReturned, ShareUsed)
     else:
-        evidence = Unrelated(gap, mesh)
         joined = {"first": Differs, "moved": OtherDimension} if gap.stray is not None else {}
         faults = (joined.get(gap.kind, NotFollowed),)
-    return next(filter(None, (fault.from_meaning(evidence) for fault in faults)))
+    finding = next(filter(None, (fault.from_meaning(evidence) for fault in faults)))
+    message = f"{leaf} {finding.message}"
+    return dataclasses.replace(finding, leaf=leaf, mesh=mesh, message=message, evidence=MEANING)
 
 
 def ratios(gap: Gap, known: Iterable[tuple[Sizes, Sequence[Gap]]]) -> Seen:
@@ -147,15 +140,9 @@ class Multiple:
         """The steps that scale by a number which depends on the devices, other than in a mean."""
         return [step for step in self.steps("scaled", everywhere=True) if not self.is_mean(step)]
 
-    @property
-    def first(self) -> Where:
-        """The line of the first step."""
-        return self.gap.steps[0].op.where if self.gap.steps else nowhere()
-
-    @property
-    def last(self) -> Where:
-        """The line of the last step."""
-        return self.gap.steps[-1].op.where if self.gap.steps else nowhere()
+    def step_line(self, index: int) -> Where:
+        """Return the line of a step by its index; `nowhere()` if there are no steps."""
+        return self.gap.steps[index].op.where if self.gap.steps else nowhere()
 
     def unclear(self) -> tuple[str, Where, str]:
         """Return message, line and remedy for a factor that is no plain product of axis sizes."""

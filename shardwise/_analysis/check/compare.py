@@ -136,14 +136,11 @@ def gaps(got: Any, want: Any) -> np.ndarray:
 
 def difference(got: np.ndarray, want: np.ndarray) -> float:
     """Return the relative difference of two arrays of one shape; infinite if only one is finite."""
-    got, want = wide(got), wide(want)
-    equal = (got == want) | (np.isnan(got) & np.isnan(want))
+    gap, size, equal = _gaps(wide(got), wide(want))
     with np.errstate(all="ignore"):
-        gaps = np.where(equal, 0, got) - np.where(equal, 0, want)
-    if not np.isfinite(gaps).all():
+        gap, norm = float(np.linalg.norm(np.where(equal, 0, gap))), float(np.linalg.norm(size))
+    if not math.isfinite(gap):
         return math.inf
-    norm = float(np.linalg.norm(np.where(np.isfinite(want), want, 0)))
-    gap = float(np.linalg.norm(gaps))
     return gap / norm if norm else (math.inf if gap else 0.0)
 
 

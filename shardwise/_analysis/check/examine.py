@@ -147,7 +147,8 @@ def examine(
             findings += list(map(with_values, blind)) if comparison.drawn else blind
             explained = bool(blind) or any(finding.evidence == MEANING for finding in findings)
             known = reference is not None and not callable(reference)
-            if comparison.has_zeros and not explained and not known:
+            has_zeros = any(map(is_zero, base.traced.argument_values))
+            if comparison.is_open and has_zeros and not explained and not known:
                 others = without_zeros(comparison.args, seed)
                 if compared(seed, comparison, others).run():
                     findings += compared(seed, args=others).hidden_by_zeros(base)
@@ -231,11 +232,6 @@ class Examined(Outcome):
     def is_open(self) -> bool:
         """Whether other values may show what these do not, and are cheap to try."""
         return not self.wrong_on and not self.is_proved and self.base.is_light
-
-    @property
-    def has_zeros(self) -> bool:
-        """Whether zeros among the arguments may hide a fault, and other values are cheap to try."""
-        return self.is_open and any(map(is_zero, self.base.traced.argument_values))
 
     def hidden_by_zeros(self, base: Run) -> list[Finding]:
         """Return what is wrong with these values, but hidden by the zeros of `base`."""

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-import jax
 import numpy as np
 
-from ... import _jax
 from ..._meaning import Gap, Mistake, vanishing
 from ..._mesh import AbstractMesh, abstract, axes_of
-from ..._program import Join
+from ..._program import Join, Where
 from ..faults import (
     FAULTS,
     Contradiction,
@@ -30,6 +28,7 @@ from ..faults.powers import Sizes
 from .alone import alone
 from .cause import cause, ratios
 from .compare import Tolerance, agree, wide
+from .draw import is_zero
 from .lint import lint, parted, place_of_values
 from .meant import Meant
 from .numbers import beyond_reference, by_numbers
@@ -135,18 +134,19 @@ class Outcome:
         run, body = self.largest, self.largest.body
         if words(self.meshes[-1]) in self.failed:
             return list(read)
-        unequal = [result.maker for result in self.wrong if result.apart]
-        shown_at = {maker.where for maker in unequal if maker}
-        results = {id(atom) for atom in body.outs}
-        joins = [(join, place_of_values(body, join)) for join, _ in parted(body)]
-        differ = {where: where in shown_at for join, where in joins if id(join.outs[0]) in results}
+        values = dict(zip(map(id, body.outs), run.values, strict=True))
+        joins = [join for join, _ in parted(body)]
         # Values used on the way to a result are observed here, except those inside a loop.
-        inner_joins = [row for row in joins if row[1] not in differ and row[0] in body.ops]
+        inner = [join for join in joins if id(join.outs[0]) not in values and join in body.ops]
+        observed = run.observe([join.ins[0] for join in inner])
+        values |= zip((id(join.outs[0]) for join in inner), observed, strict=True)
         rough = max(self.limits, key=lambda limit: limit.norm)
-        inputs = run.observe([join.ins[0] for join, _ in inner_joins])
-        for (_, place), value in zip(inner_joins, inputs, strict=True):
-            varies = not all(agree(row, value.first, rough) for row in value.rows)
-            differ[place] = varies or differ.get(place, False)
+        differ: dict[Where, bool] = {}
+        for join in joins:
+            if (value := values.get(id(join.outs[0]))) is not None:
+                place = place_of_values(body, join)
+                varies = not all(agree(row, value.first, rough) for row in value.rows)
+                differ[place] = varies or differ.get(place, False)
         findings = []
         for finding in read:
             if finding.code != MayDiffer.code or finding.where not in differ:
@@ -263,7 +263,9 @@ def hidden(meant: Meant, run: Run, wrong: list[Wrong]) -> list[Finding]:
     if run.program.watch.sites:
         return []
     wrong_at = {result.index for result in wrong if result.run is run}
-    zero, cache = _zeros(run), {}
+    values = run.traced.argument_values
+    zero = functools.cache(lambda number: is_zero(values[number]))
+    cache: dict[Any, Any] = {}
     findings = []
     for index, gaps in enumerate(meant.gaps(run) or ()):
         rows = [(gap, vanishing(gap.term, zero, cache)) for gap in gaps if gap.kind == "times"]
@@ -278,17 +280,3 @@ def hidden(meant: Meant, run: Run, wrong: list[Wrong]) -> list[Finding]:
             message = f"{cause.message} (on {cause.mesh}). {effect}{data}"
             findings.append(dataclasses.replace(cause, message=message, certain=False))
     return findings
-
-
-def _zeros(run: Run) -> Callable[[int], bool]:
-    """Return a function from the number of an argument to whether it is zero everywhere."""
-    values = run.traced.argument_values
-
-    @functools.cache
-    def is_zero(number: int) -> bool:
-        value = values[number]
-        if _jax.is_traced(value) or _jax.is_key(jax.typeof(value).dtype):
-            return False
-        return not np.asarray(value).any()
-
-    return is_zero

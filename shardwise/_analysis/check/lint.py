@@ -28,10 +28,10 @@ from ..._program import (
     walk,
     within,
 )
+from ..._program.liveness import dependents
 from ..._program.primitives import of
 from ..faults import Finding, GatheredToReduce, MayDiffer, MayDiverge, ReducedAgain, UnusedAxis
 from .diagnose import gradient_before
-from .flow import ancestors
 from .two_ways import two_ways
 
 LARGE = 1 << 20
@@ -52,20 +52,13 @@ def summed_again(ops: list[Op]) -> Iterator[tuple[Collective, Axis]]:
 
 
 def _reduced_again(body: Body, axes: list[Axis]) -> Iterator[Finding]:
+    data = dependents(body.ops, body.ins)
     for op, axis in summed_again(body.ops):
-        if _is_of_data(body, op.ins[0]):
+        if op.ins[0] in data:  # a constant count may well be summed
             axis_name = repr(axis.name)
             gradient = gradient_before(body, op.ins[0])
             remedy = two_ways(gradient, axis_name) if gradient is not None else ""
             yield ReducedAgain.from_operations(op, axis_name, within(op.source, "pmean"), remedy)
-
-
-def _is_of_data(body: Body, atom: Atom) -> bool:
-    """Return whether a value depends on an argument: a constant count may well be summed."""
-    if not isinstance(atom, Var):
-        return False
-    ins = {*body.ins}
-    return atom in ins or any(not ins.isdisjoint(op.ins) for op in ancestors(body, atom))
 
 
 def _may_part(body: Body, axes: list[Axis]) -> Iterator[Finding]:

@@ -22,15 +22,7 @@ from ..faults.powers import Seen, Sizes
 from .running import Wanted
 from .wrong import Wrong
 
-IN_ORDER = (
-    OtherType,
-    NotFinite,
-    TooLarge,
-    TooSmall,
-    FollowsSharding,
-    Differs,
-    DependsOnDevices,
-)
+IN_ORDER = (OtherType, NotFinite, TooLarge, TooSmall, FollowsSharding, Differs, DependsOnDevices)
 """The faults that numbers can show; the first that fits a result is reported."""
 
 
@@ -89,7 +81,12 @@ def paths_apart(here: Sequence[str], there: Sequence[str]) -> str:
     """Describe the results in which two trees differ."""
     parts = []
     for word, paths, others in (("has", here, there), ("lacks", there, here)):
-        extra = [name for name in paths if name not in {*others}]
-        more = f" and {len(extra) - 3} more" if len(extra) > 3 else ""
-        parts += [f"it {word} {', '.join(extra[:3])}{more}"] if extra else []
+        extra = [path for path in paths if path not in {*others}]
+        parts += [f"it {word} {few(extra)}"] if extra else []
     return ", and ".join(parts) or "the same results in other containers"
+
+
+def few(paths: Sequence[str]) -> str:
+    """List paths as text; of many, the first three."""
+    more = f" and {len(paths) - 3} more" if len(paths) > 3 else ""
+    return ", ".join(paths[:3]) + more

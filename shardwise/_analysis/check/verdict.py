@@ -83,10 +83,13 @@ class Verdict:
             ]
         return [(word, f"on {', '.join(meshes)}") for word, meshes in rows if meshes]
 
+    def _headline(self, name: str, parts: Sequence[str]) -> str:
+        silenced = f" ({counted(self.silenced)})" if self.silenced else ""
+        return f"{name}: {'; '.join(parts)}{' (values drawn)' if self.drawn else ''}{silenced}"
+
     def __str__(self) -> str:
-        parts = "; ".join(f"{word} {place}" for word, place in self.head())
-        head = f"{self.name or 'the program'}: {parts}{DRAWN if self.drawn else ''}"
-        head += f" ({counted(self.silenced)})" if self.silenced else ""
+        parts = [f"{word} {place}" for word, place in self.head()]
+        head = self._headline(self.name or "the program", parts)
         head += f"\n{self.checked}" if self.checked else ""
         return "\n\n".join([head, *map(str, told_once(self.findings))])
 
@@ -117,15 +120,13 @@ class Verdict:
         return self
 
     def _repr_html_(self) -> str:
-        name = html.escape(self.name or "the program")
-        parts = "; ".join(
+        parts = [
             f'<b style="color:{COLORS.get(word, GREEN)}">{word.lower()}</b> {html.escape(place)}'
             for word, place in self.head()
-        )
-        items = "".join(map(_html, told_once(self.findings)))
-        quiet = f" ({counted(self.silenced)})" if self.silenced else ""
-        part = f"<div>{html.escape(self.checked)}</div>" if self.checked else ""
-        return f"<div>{name}: {parts}{DRAWN if self.drawn else ''}{quiet}{part}{items}</div>"
+        ]
+        head = self._headline(html.escape(self.name or "the program"), parts)
+        head += f"<div>{html.escape(self.checked)}</div>" if self.checked else ""
+        return f"<div>{head}{''.join(map(_html, told_once(self.findings)))}</div>"
 
 
 NOTHING = "nothing to check: no shard_map, the compiler partitions the program; tried"
@@ -136,8 +137,6 @@ def is_not_sharded(findings: Sequence[Finding]) -> bool:
     """Return whether the findings say that a program has no `shard_map`."""
     return any(finding.message == NOT_SHARDED for finding in findings)
 
-
-DRAWN = " (values drawn)"
 
 GREEN, RED, AMBER = "#1a873a", "#e0313d", "#a06b00"
 """Readable on white and on black: a notebook does not say which it is."""

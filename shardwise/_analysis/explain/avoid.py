@@ -85,7 +85,7 @@ class _Look:
         """Return the plans for the collectives of this list, without nested lists."""
         if not any(isinstance(op, Collective) for op in self.body.ops):
             return {}
-        own_plans: dict[int, Avoidance] = {}
+        new_plans: dict[int, Avoidance] = {}
         holders = self._held_at_first()
         for op in self.body.ops:
             meaning = self.kept.of(op)
@@ -94,9 +94,9 @@ class _Look:
             if isinstance(op, Collective) and _sends(op) and len(op.ins) == len(op.outs) == 1:
                 plan = self._plan(op, meaning.ins[0], meaning.outs[0], holders)
                 if plan is not None:
-                    own_plans[id(op)] = self.found[id(op)] = plan
+                    new_plans[id(op)] = self.found[id(op)] = plan
             self._take_in(op, meaning, holders)
-        return own_plans
+        return new_plans
 
     def _take_in(self, op: Op, known: Known, held: dict) -> None:
         """Record the values that a device has after an operation: its operands and results."""
@@ -267,20 +267,16 @@ class _Look:
 
     def _merged(self, op: Collective) -> Avoidance | None:
         """Plan for a sum of a sum: one collective over the axes of both."""
-        first = (
-            self._summed(op.ins[0])
-            if op.name in primitives.REDUCTIONS and op.groups is None
-            else None
-        )
+        if op.name not in primitives.REDUCTIONS or op.groups is not None:
+            return None
+        first = self._summed(op.ins[0])
         if first is None or first.name != op.name or first.groups is not None:
             return None
         if id(first) in self.found or set(first.axes) & set(op.axes):
             return None
         merged = Replacement(op.name, (*first.axes, *op.axes), sent_bytes(op))
-        separate = [
-            Replacement(step.name, step.axes, sent_bytes(step)).sent for step in (first, op)
-        ]
-        if merged.sent >= sum(separate):
+        separate = (Replacement(step.name, step.axes, sent_bytes(step)) for step in (first, op))
+        if merged.sent >= sum(each.sent for each in separate):
             return None
         means = [step for step in (first, op) if within(step.source, "pmean")]
         name = "pmean" if len(means) == 2 else op.name
@@ -330,10 +326,8 @@ class _Look:
                 return maker if atom.dtype == maker.outs[0].dtype else None
             if not isinstance(maker, Leaf) or maker.name not in SCALES:
                 return None
-            numbers = [lit for lit in maker.ins[1:] if isinstance(lit, Lit)]
-            if len(numbers) != 1 or getattr(numbers[0].value, "shape", ()) != ():
-                return None
-            if not numbers[0].value > 0:
+            numbers = [lit.value for lit in maker.ins[1:] if isinstance(lit, Lit)]
+            if len(numbers) != 1 or getattr(numbers[0], "shape", ()) != () or not numbers[0] > 0:
                 return None  # a negative factor turns a maximum into a minimum
             atom = maker.ins[0]
         return None
@@ -373,12 +367,8 @@ class _Look:
 
 def _the_same(a: Op | None, b: Op) -> bool:
     """Return whether two operations do the same to the same values."""
-    return (
-        a is not None
-        and operation_key(a) is not None
-        and operation_key(a) == operation_key(b)
-        and a.ins == b.ins
-    )
+    key = operation_key(b)
+    return a is not None and key is not None and operation_key(a) == key and a.ins == b.ins
 
 
 def _on_device(op: Op) -> bool:

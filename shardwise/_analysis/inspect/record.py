@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..._engine.call import SimulatedProgram
-from ..._engine.lower import DivergenceWatch, Pace, StackedValue, explain_divergence
+from ..._engine.lower import Pace, StackedValue, explain_divergence
 from ..._engine.lower.context import Context, Env, read
 from ..._engine.lower.run import run
 from ..._meaning import Kept, holding
@@ -71,7 +71,7 @@ class StepRecorder:
         """Return all steps, in program order."""
         body = self.program.body
         ins = [StackedValue(_jax_array(value)) for value in values]
-        self._list(body, ins, IterationContext(), self.program.watch)
+        self._list(body, ins, IterationContext())
         return self._steps()
 
     # --- running
@@ -81,11 +81,10 @@ class StepRecorder:
         body: Body,
         ins: Sequence[StackedValue],
         around: IterationContext,
-        watch: DivergenceWatch,
     ) -> list[StackedValue]:
         """Run a list of operations and record all values, also of nested bodies."""
-        results, trouble = self._run(body, watch)(list(ins))
-        end = len(body.ops)
+        results, trouble = self._run(body)(list(ins))
+        end, watch = len(body.ops), self.program.watch
         if trouble is not None and int(trouble.site) and not self.deadlock:
             site = watch.sites[int(trouble.site) - 1]
             error = explain_divergence(watch.sites, int(trouble.site), np.asarray(trouble.branches))
@@ -96,13 +95,15 @@ class StepRecorder:
         for op, outs in zip(body.ops[:end], results, strict=False):
             env.update(zip(op.outs, outs, strict=True))
             if op.bodies:
-                self._nested(op, [read(env, atom) for atom in op.ins], around, watch)
+                self._nested(op, [read(env, atom) for atom in op.ins], around)
             self._seen += [StackedResult(op, i, value, around) for i, value in enumerate(outs)]
         return [] if end < len(body.ops) else [read(env, atom) for atom in body.outs]
 
-    def _run(self, body: Body, watch: DivergenceWatch) -> Callable[..., Any]:
+    def _run(self, body: Body) -> Callable[..., Any]:
         if id(body) in self._runs:
             return self._runs[id(body)]
+
+        watch = self.program.watch
 
         def all_values(ins: list[StackedValue]) -> Any:
             cx = Context(run, watch, ALL)
@@ -116,20 +117,16 @@ class StepRecorder:
         self._runs[id(body)] = jax.jit(all_values)
         return self._runs[id(body)]
 
-    def _nested(
-        self, op: Op, ins: list[StackedValue], around: IterationContext, watch: DivergenceWatch
-    ) -> None:
+    def _nested(self, op: Op, ins: list[StackedValue], around: IterationContext) -> None:
         match op:
             case Scan():
-                self._scan(op, ins, around, watch)
+                self._scan(op, ins, around)
             case While():
-                self._while(op, ins, around, watch)
+                self._while(op, ins, around)
             case Cond():
-                self._cond(op, ins, around, watch)
+                self._cond(op, ins, around)
 
-    def _scan(
-        self, op: Scan, ins: list[StackedValue], around: IterationContext, watch: DivergenceWatch
-    ) -> None:
+    def _scan(self, op: Scan, ins: list[StackedValue], around: IterationContext) -> None:
         second = op.consts + op.carry
         consts, carry, xs = ins[: op.consts], ins[op.consts : second], ins[second:]
         iterations = range(op.length)[:: -1 if op.reverse else 1]
@@ -137,22 +134,18 @@ class StepRecorder:
             if self._too_long(op, count, op.length):
                 return
             slices = [_row(value, iteration) for value in xs]
-            outs = self._iteration(
-                op.body, [*consts, *carry, *slices], around, count, op.length, watch
-            )
+            outs = self._iteration(op.body, [*consts, *carry, *slices], around, count, op.length)
             if not outs:
                 return
             carry = outs[: op.carry]
 
-    def _while(
-        self, op: While, ins: list[StackedValue], around: IterationContext, watch: DivergenceWatch
-    ) -> None:
+    def _while(self, op: While, ins: list[StackedValue], around: IterationContext) -> None:
         first, second = op.cond_consts, op.cond_consts + op.body_consts
         cond_consts, body_consts, carry = ins[:first], ins[first:second], ins[second:]
         count = 0
         while True:
             mark = len(self._seen)
-            (go,) = self._list(op.cond, [*cond_consts, *carry], around, watch)
+            (go,) = self._list(op.cond, [*cond_consts, *carry], around)
             del self._seen[mark:]
             if not np.asarray(go.array).any() or self._too_long(op, count, None):
                 return
@@ -162,7 +155,7 @@ class StepRecorder:
                     "iterations after the first one leaves are not shown."
                 )
                 return
-            carry = self._iteration(op.body, [*body_consts, *carry], around, count, None, watch)
+            carry = self._iteration(op.body, [*body_consts, *carry], around, count, None)
             if not carry:
                 return
             count += 1
@@ -174,12 +167,11 @@ class StepRecorder:
         around: IterationContext,
         count: int,
         length: int | None,
-        watch: DivergenceWatch,
     ) -> list[StackedValue]:
         """Run one iteration of a loop, and keep it if it is among the first or the last."""
         mark = len(self._seen)
         inner = dataclasses.replace(around, iteration=(*around.iteration, count))
-        outs = self._list(body, ins, inner, watch)
+        outs = self._list(body, ins, inner)
         if count >= FIRST and count + 1 != length and not self.deadlock:
             del self._seen[mark:]
         return outs
@@ -191,9 +183,7 @@ class StepRecorder:
             self.notes.append(f"{op.where}: {note}")
         return count >= (MOST if length is None or length <= MOST else FIRST)
 
-    def _cond(
-        self, op: Cond, ins: list[StackedValue], around: IterationContext, watch: DivergenceWatch
-    ) -> None:
+    def _cond(self, op: Cond, ins: list[StackedValue], around: IterationContext) -> None:
         index, *operands = ins
         choices = np.clip(np.asarray(index.array).astype(int), 0, len(op.branches) - 1)
         along = sorted(index.dims, key=lambda axis: index.dims[axis])
@@ -205,7 +195,7 @@ class StepRecorder:
                     {axis.name: int(i) for axis, i in zip(along, row, strict=True)}
                     for row in positions
                 )
-            self._list(op.branches[choice], operands, dataclasses.replace(around, only=only), watch)
+            self._list(op.branches[choice], operands, dataclasses.replace(around, only=only))
 
     # --- steps
 
@@ -221,11 +211,11 @@ class StepRecorder:
             for number, (item, value) in enumerate(zip(seen, arrays, strict=True))
         ]
 
-    def _step(self, number: int, one: StackedResult, value: Any, name: str, uses: Uses) -> Step:
-        op, var, derivative = one.op, one.var, one.asked
-        axes = tuple(sorted(one.value.dims, key=lambda axis: _order(op.scope, axis)))
+    def _step(self, number: int, result: StackedResult, value: Any, name: str, uses: Uses) -> Step:
+        op, var, derivative = result.op, result.var, result.asked
+        axes = tuple(sorted(result.value.dims, key=lambda axis: _order(op.scope, axis)))
         if derivative is not None:
-            name = one.name
+            name = result.name
             role = "gradient" if uses.backward(op) else "value"
             label, kind = f"{derivative.function} ({role})", "derivative"
         else:
@@ -240,20 +230,20 @@ class StepRecorder:
             shape=tuple(var.shape),
             dtype=var.kind,
             over=tuple(axis.name for axis in axes),
-            parts=_parts(value, one.value.dims, axes, var),
-            iteration=one.around.iteration,
+            parts=_parts(value, result.value.dims, axes, var),
+            iteration=result.around.iteration,
             direction=uses.passes.of(op),
             saved=var in uses.kept,
-            only=one.around.only,
-            meaning=self._meaning(op, one.out),
-            leaf=self._leaf(one, label, uses.passes.of(op)),
+            only=result.around.only,
+            meaning=self._meaning(op, result.out),
+            leaf=self._leaf(result, label, uses.passes.of(op)),
         )
 
-    def _leaf(self, one: StackedResult, operation: str, direction: str) -> str:
+    def _leaf(self, result: StackedResult, operation: str, direction: str) -> str:
         """Return the leaf that a result, a gradient or a value of the update becomes."""
-        gradient = one.asked is not None and operation.endswith("(gradient)")
-        leaf = self._leaves.get(one.var, "")
-        if isinstance(one.op, Join):
+        gradient = result.asked is not None and operation.endswith("(gradient)")
+        leaf = self._leaves.get(result.var, "")
+        if isinstance(result.op, Join):
             return leaf
         return key_of(leaf) if gradient or direction == "update" else ""
 
@@ -266,12 +256,12 @@ class StepRecorder:
 
 
 def _where(op: Op) -> Where:
-    """Its line; what a library does for the user, this one too, has no line of his."""
+    """Return the line of an operation; for the operations of a library, the library's own."""
     return op.where if op.where.file else anywhere(op.source)
 
 
 def operation(op: Op) -> str:
-    """Return an operation in words."""
+    """Return a description of an operation."""
     match op:
         case Collective():
             axes = [axis.name for axis in op.axes]
@@ -375,11 +365,11 @@ def _moved(array: np.ndarray, order: list[int]) -> np.ndarray:
     return array.transpose([*order, *range(len(order), array.ndim)])
 
 
-def _part(found: list[np.ndarray], var: Var) -> Part:
-    numbers = _widened(found[0])
+def _part(arrays: list[np.ndarray], var: Var) -> Part:
+    numbers = _widened(arrays[0])
     kind = tuple(var.shape), var.kind
-    if len(found) > 1:
-        return Part(*kind, numbers[:6], *(_widened(statistic).item() for statistic in found[1:]))
+    if len(arrays) > 1:
+        return Part(*kind, numbers[:6], *(_widened(statistic).item() for statistic in arrays[1:]))
     if numbers.size <= WHOLE or numbers.dtype.kind not in "iuf":
         return Part(*kind, numbers)
     normalized = numbers
