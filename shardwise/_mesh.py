@@ -102,6 +102,10 @@ def _right_size(name: str, size: Any) -> str:
         return f"{name}=[{size.strip()}], without quotes, if several sizes are tried."
     if isinstance(size, float) and size >= 1 and size.is_integer():
         return f"{name}={int(size)}"
+    if is_letter(size):
+        return (
+            f'{name}=8, a number; sw.prove takes a letter alone, for every size: {{"{name}": "n"}}.'
+        )
     if isinstance(size, str):
         return f"{name}=8, a number."
     if isinstance(size, Iterable):
@@ -109,6 +113,11 @@ def _right_size(name: str, size: Any) -> str:
             f'one size; sw.check and sw.prove try several, as a list: {{"{name}": [1, 2, 4, 8]}}.'
         )
     return f"{name}=1 is the smallest."
+
+
+def is_letter(value: Any) -> bool:
+    """Return whether this is a letter, which stands for every size of an axis that divides."""
+    return isinstance(value, str) and len(value) == 1 and value.isascii() and value.isalpha()
 
 
 def is_count(value: Any) -> bool:

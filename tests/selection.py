@@ -83,6 +83,9 @@ LONG = (
 ALWAYS = ("tests/test_docs.py::test_the_page_runs_and_shows_what_it_prints[README.md]",)
 """Forms that are never left out."""
 
+EVERY_DAY = ("tests/test_docs.py",)
+"""Tests all of whose forms `make test-all` runs: no two pages show the same."""
+
 ONCE = (
     "tests/check/test_cli_check.py",
     "tests/check/test_corpus.py::test_the_right_one",
@@ -192,8 +195,10 @@ def _sample(items: Sequence[pytest.Item]) -> None:
         left = drawn[max(FEW, round(KEPT * len(found))) :]
         for item in left:
             item.add_marker("rare")
-        for item in sorted(left, key=lambda item: _rank(item, DATE))[round(MORE * len(left)) :]:
-            item.add_marker("spare")
+        if not found[0].nodeid.startswith(EVERY_DAY):
+            left = sorted(left, key=lambda item: _rank(item, DATE))
+            for item in left[round(MORE * len(left)) :]:
+                item.add_marker("spare")
 
 
 def _rank(item: pytest.Item, seed: str) -> int:

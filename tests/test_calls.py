@@ -142,7 +142,7 @@ TIRED = {
     "a size with a point": (lambda: sw.mesh(data=2.0), ["has size 2.0", "Remedy: data=2"]),
     "the mesh among the arguments": (
         lambda: sw.check(scaled, X, 1.0, MESH),
-        ["the mesh is given by position", "mesh={"],
+        ["the mesh is passed by position", "mesh={"],
     ),
     "nothing to train": (lambda: STEP.init(None), ["there are no arrays in it (a NoneType)"]),
     "progress as text": (

@@ -35,7 +35,7 @@ ROWS = (
 # The packages that hold several parts, and the rows of these.
 INSIDE = {
     "_base": (
-        ("version",),
+        ("version", "error_texts"),
         ("errors",),
         ("calls",),
         ("boxes", "doing", "mesh_argument", "numbers", "pages", "progress"),
@@ -268,6 +268,46 @@ def _locals(tree: ast.Module, home: str) -> Iterator[tuple[str, int]]:
             yield "the variables of a frame", node.lineno
 
 
+KNOW_TEXTS = ("_jax/failures.py", "_base/error_texts.py")
+"""The modules with texts of errors of JAX and its libraries; the second imports no JAX."""
+
+
+def error_texts(package: Path) -> list[str]:
+    """Return the texts by which errors of JAX, XLA, Gloo and NCCL are recognised."""
+    trees = [_parsed((package / name).read_text(encoding="utf-8")) for name in KNOW_TEXTS]
+    values = [n.value for tree in trees for n in tree.body if isinstance(n, ast.Assign)]
+    names = [node for value in values for node in ast.walk(value) if isinstance(node, ast.Constant)]
+    return [str(node.value) for node in names]
+
+
+def misplaced_texts(package: Path, texts: list[str]) -> list[str]:
+    """Return the string literals in other modules that contain such a text."""
+    return [
+        f"{file.relative_to(package)}:{node.lineno}: {text}"
+        for file in sorted(package.rglob("*.py"))
+        if file.relative_to(package).parts[0] != "_jax"
+        if str(file.relative_to(package)) not in KNOW_TEXTS
+        for node in ast.walk(_parsed(file.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        for text in texts
+        if text in node.value
+    ]
+
+
+def test_one_place_knows_the_texts_of_errors():
+    """The judge of the exercises reads the errors of another process, Python's among them."""
+    texts = error_texts(PACKAGE)
+    assert len(texts) > 10, texts
+    common = ("ut of memory", "bad_alloc")  # words of messages of our own, and of C++
+    found = misplaced_texts(PACKAGE, [text for text in texts if text not in common])
+    assert [place for place in found if not place.startswith("_practice/diagnose.py")] == []
+
+
+def test_a_misplaced_text_is_found(tmp_path):
+    package = _write(tmp_path / "shardwise", {"_runtime/a.py": "'NO_ROOM' in str(error)"})
+    assert misplaced_texts(package, ["NO_ROOM"]) == ["_runtime/a.py:1: NO_ROOM"]
+
+
 def test_the_layers_hold():
     assert broken_rules(PACKAGE) == []
 
@@ -287,6 +327,26 @@ def test_the_top_of_the_package_can_be_read_at_a_glance():
 
 def test_nothing_imports_itself_round_about():
     assert circles(PACKAGE) == []
+
+
+def repeated_classes(package: Path) -> dict[str, list[str]]:
+    """Return the names that several classes have, with the files that define them."""
+    files: dict[str, list[str]] = {}
+    for file in sorted(package.rglob("*.py")):
+        for node in ast.walk(_parsed(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef) and "exercises" not in file.parts:
+                files.setdefault(node.name, []).append(str(file.relative_to(package)))
+    return {name: found for name, found in files.items() if len(found) > 1}
+
+
+def test_no_two_classes_have_the_same_name():
+    assert repeated_classes(PACKAGE) == {}
+
+
+def test_a_repeated_class_is_found(tmp_path):
+    classes = {"_jax.py": "class A: ...", "_base/errors.py": "def f():\n    class A: ..."}
+    package = _write(tmp_path / "shardwise", classes)
+    assert repeated_classes(package) == {"A": ["_base/errors.py", "_jax.py"]}
 
 
 GOOD = {

@@ -9,7 +9,7 @@ import typer
 
 from .._analysis.faults import NotFollowed
 from . import options
-from .judging import Asked, judge_all
+from .judging import CommandOptions, judge_all
 from .select import parse_mesh
 
 if TYPE_CHECKING:
@@ -20,9 +20,12 @@ def check(
     targets: options.Targets = None,
     mesh: Annotated[
         str | None,
-        options.meshes("Meshes to try instead of those of the cases: data=1,2,4,8,model=2."),
+        options.meshes(
+            "Meshes to try instead of those of the cases: data=1,2,4,8,model=2. data=n is every "
+            "size up to 8 that divides."
+        ),
     ] = None,
-    output: options.Judged = options.Format.TEXT,
+    output: options.Judged = options.OutputFormat.TEXT,
     select: options.Select = None,
     devices: options.Devices = None,
     all_meshes: Annotated[
@@ -51,7 +54,7 @@ def check(
     options.refuse_both(quiet, verbose)
     if sum((diff, apply, no_fix)) > 1 or (watch and (diff or apply)):
         raise typer.BadParameter("--diff, --fix, --no-fix and --watch exclude each other")
-    output = options.Format.DIFF if diff else output
+    output = options.OutputFormat.DIFF if diff else output
     sizes = None if mesh is None else parse_mesh(mesh)
     if watch:
         from .watching import watch_and_check
@@ -61,7 +64,7 @@ def check(
         flags |= {"--no-fix": no_fix, "--all-meshes": all_meshes}
         watch_and_check(named, flags, output)
     named, settings = options.prepare(targets, devices)
-    asked = Asked(named, select, output, quiet, verbose, settings.ignore, apply=apply)
+    asked = CommandOptions(named, select, output, quiet, verbose, settings.ignore, apply=apply)
     judge = _check(sizes, not no_fix, all_meshes or settings.all_meshes)
     judge_all(asked, "checking", judge, lambda fault: fault is not NotFollowed)
 

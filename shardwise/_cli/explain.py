@@ -17,7 +17,7 @@ from .._base.doing import telling
 from .._base.errors import ShardwiseError
 from . import files, options
 from .cases import Found, find_cases, program_of
-from .report import Outcome, full_text
+from .report import CaseOutcome, full_text
 from .running import console, path_as_it_was
 from .status import ExitCode
 
@@ -109,7 +109,7 @@ def explain(
     machine = hardware or settings.hardware or (MACHINE if trace is not None else None)
     bounds = parse_bounds(expect) if expect else dict(settings.expect)
     compiling = "auto" if compile is None else compile
-    wanted = Wanted(sizes, other, machine, compiling, old, bounds, suggest, platform)
+    wanted = ExplainOptions(sizes, other, machine, compiling, old, bounds, suggest, platform)
     with path_as_it_was(), contextlib.redirect_stdout(sys.stderr):
         with telling("importing"):
             cases = find_cases(named)
@@ -145,7 +145,7 @@ def one_case_for_files(verb: str, cases: Sequence[Found], *paths: Path | None) -
 
 
 @dataclasses.dataclass(frozen=True)
-class Wanted:
+class ExplainOptions:
     """The options for each case."""
 
     mesh: Mesh | None
@@ -190,7 +190,7 @@ def _number(text: str) -> float | None:
 class Explained:
     """A case with its report and optionally a second one, or with an error."""
 
-    outcome: Outcome
+    outcome: CaseOutcome
     report: Report | None = None
     beside: Report | None = None
     changes: Any = None
@@ -231,33 +231,35 @@ def _command(targets: Sequence[str], told: Mapping[str, Any]) -> str:
     return shlex.join(["shardwise", "explain", *targets, *map(str, given)])
 
 
-def _explain(found: Found, wanted: Wanted, command: str, judged: bool) -> Explained:
+def _explain(found: Found, wanted: ExplainOptions, command: str, judged: bool) -> Explained:
     if found.case is None:
-        return Explained(Outcome(found, error=found.error))
+        return Explained(CaseOutcome(found, error=found.error))
     with telling(f"explaining {found.name}"):
         try:
             return _explained(found, wanted, command, judged)
         except (Exception, SystemExit) as error:
-            return Explained(Outcome(found, error=error))
+            return Explained(CaseOutcome(found, error=error))
 
 
-def _explained(found: Found, wanted: Wanted, command: str, judged: bool) -> Explained:
+def _explained(found: Found, wanted: ExplainOptions, command: str, judged: bool) -> Explained:
     from .._analysis.explain import changes_since, excesses
 
     assert found.case is not None
     f, args = program_of(found.case, found.case.explain)
     specs = found.case.options.get("in_specs")
-    mesh = wanted.mesh or found.case.explain_mesh or largest(found.case.mesh)
+    mesh = wanted.mesh or found.case.explain_mesh or dict(found.case.meshes(f, args)[-1].shape)
     first = dataclasses.replace(_report(f, args, mesh, wanted, specs), command=command)
     over = excesses(first, wanted.bounds)
     changes = None if wanted.old is None else changes_since(wanted.old, first)
     if judged:
         first = _judged(first, f, args, mesh)
     second = None if wanted.other is None else _report(f, args, wanted.other, wanted, specs)
-    return Explained(Outcome(found), first, second, changes, over)
+    return Explained(CaseOutcome(found), first, second, changes, over)
 
 
-def _report(f: Any, args: Sequence[Any], mesh: Mesh, wanted: Wanted, in_specs: Any) -> Report:
+def _report(
+    f: Any, args: Sequence[Any], mesh: Mesh, wanted: ExplainOptions, in_specs: Any
+) -> Report:
     from .._analysis.explain import explain as run
     from .._mesh import mesh as make_mesh
 
@@ -282,16 +284,6 @@ def _judged(report: Report, f: Any, args: Sequence[Any], mesh: Mesh) -> Report:
         return report.beside(prove(f, *args, mesh=make_mesh(mesh), run=False))
     except Exception:  # the report itself is complete
         return report
-
-
-def largest(sizes: Any) -> Mesh:
-    """Return the largest mesh that a case names."""
-    if isinstance(sizes, Mapping):
-        return {
-            name: max(column) if isinstance(column, Sequence) else column
-            for name, column in sizes.items()
-        }
-    return dict(sizes.shape)
 
 
 def _write(report: Report, page: Path | None, trace: Path | None) -> None:

@@ -13,7 +13,7 @@ import typer
 
 from .._base.durable import write_file
 from .cases import shown, split_target
-from .report import Outcome
+from .report import CaseOutcome
 
 if TYPE_CHECKING:
     from .._analysis.check import Fix
@@ -24,13 +24,13 @@ ROUNDS, ROUND = 8, "SHARDWISE_FIX_ROUND"
 BYTE_ORDER_MARK = "\ufeff"
 
 
-def fixes_of(outcomes: Sequence[Outcome]) -> list[Fix]:
+def fixes_of(outcomes: Sequence[CaseOutcome]) -> list[Fix]:
     """Return the fixes of all cases, each once."""
     found = [finding.fix for outcome in outcomes for finding in outcome.findings if finding.fix]
     return list({(fix.file, fix.after): fix for fix in found}.values())
 
 
-def patches(outcomes: Sequence[Outcome]) -> Iterator[str]:
+def patches(outcomes: Sequence[CaseOutcome]) -> Iterator[str]:
     """Yield one diff for each file, since a second one would not apply after the first."""
     first: dict[str, Fix] = {}
     for fix in fixes_of(outcomes):
@@ -61,7 +61,7 @@ def _as_in(kept: str, text: str) -> str:
     return mark + (text.replace("\n", "\r\n") if "\r\n" in kept else text)
 
 
-def apply_fixes(outcomes: Sequence[Outcome], targets: Sequence[str]) -> int:
+def apply_fixes(outcomes: Sequence[CaseOutcome], targets: Sequence[str]) -> int:
     """Write the fixed files, report the files that must not be changed, and return the count."""
     count, done = 0, set()
     for fix in fixes_of(outcomes):

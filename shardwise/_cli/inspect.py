@@ -16,14 +16,15 @@ from .._base.errors import ShardwiseError
 from . import files, options
 from .cases import Found, find_cases, program_of
 from .explain import one_case_for_files
-from .report import Outcome, full_text
+from .report import CaseOutcome, full_text
 from .running import console, path_as_it_was
 from .status import ExitCode
 
 if TYPE_CHECKING:
     from .._analysis.inspect import Inspection
+    from .._mesh import AbstractMesh
 
-    Inspected = tuple[Outcome, Inspection | None]
+    Inspected = tuple[CaseOutcome, Inspection | None]
 
 MOST = 64
 """The maximum number of devices of the default mesh, if the case has a mesh that small."""
@@ -82,19 +83,19 @@ def inspect(
 
 def _inspect(found: Found, mesh: dict[str, int] | None) -> Inspected:
     if found.case is None:
-        return Outcome(found, error=found.error), None
+        return CaseOutcome(found, error=found.error), None
     with telling(f"inspecting {found.name}"), contextlib.redirect_stdout(sys.stderr):
         from .._analysis.inspect import inspect as run
         from .._mesh import mesh as make_mesh
 
         try:
             f, args = program_of(found.case)
-            chosen, note = (mesh, "") if mesh else _chosen(found.case.mesh)
+            chosen, note = (mesh, "") if mesh else _chosen(found.case.meshes(f, args))
             made = run(f, *args, mesh=make_mesh(chosen))
             notes = (*made.notes, note) if note else made.notes
-            return Outcome(found), dataclasses.replace(made, notes=notes)
+            return CaseOutcome(found), dataclasses.replace(made, notes=notes)
         except (Exception, SystemExit) as error:
-            return Outcome(found, error=error), None
+            return CaseOutcome(found, error=error), None
 
 
 def _at(found: list[Inspected], line: str | None, where: str | None) -> list[Inspected]:
@@ -107,7 +108,7 @@ def _at(found: list[Inspected], line: str | None, where: str | None) -> list[Ins
         try:
             kept.append((outcome, None if inspection is None else inspection.at(line, where)))
         except ShardwiseError as error:
-            without.append((Outcome(outcome.found, error=error), None))
+            without.append((CaseOutcome(outcome.found, error=error), None))
     if all(inspection is None for _, inspection in kept):
         return [*kept, *without]
     for outcome, _ in without:
@@ -115,14 +116,13 @@ def _at(found: list[Inspected], line: str | None, where: str | None) -> list[Ins
     return kept
 
 
-def _chosen(sizes: Any) -> tuple[dict[str, int], str]:
+def _chosen(found: list[AbstractMesh]) -> tuple[dict[str, int], str]:
     """Return the largest mesh of a case that is not too large, and a note if it has a larger one.
 
     Only meshes of the case are considered: its program need not work on others.
     """
-    from .._analysis.check.options import expand, words
+    from .._analysis.check.options import words
 
-    found = expand(sizes, "case")
     largest = found[-1]
     chosen = next((one for one in reversed(found) if one.size <= MOST), found[0])
     if chosen.size == largest.size:
@@ -135,6 +135,6 @@ def _chosen(sizes: Any) -> tuple[dict[str, int], str]:
     return dict(chosen.shape), note
 
 
-def _data(outcome: Outcome, inspection: Inspection | None) -> dict[str, Any]:
+def _data(outcome: CaseOutcome, inspection: Inspection | None) -> dict[str, Any]:
     case = {key: value for key, value in outcome.to_dict().items() if key != "verdict"}
     return {**case, "inspection": inspection.to_dict() if inspection else None}

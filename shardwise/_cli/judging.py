@@ -15,8 +15,8 @@ from .._base.doing import doing, telling
 from .._base.errors import ShardwiseError
 from .cases import Found, find_cases, program_of
 from .fixing import apply_fixes, check_again, patches
-from .options import Format
-from .report import Outcome, as_json, full_text, github_commands, short_lines, summary
+from .options import OutputFormat
+from .report import CaseOutcome, as_json, full_text, github_commands, short_lines, summary
 from .running import console, path_as_it_was
 from .sarif import as_sarif
 from .select import parse_expression
@@ -28,12 +28,12 @@ Judge = Callable[[Any, Callable[..., Any], tuple[Any, ...]], Any]
 
 
 @dataclasses.dataclass(frozen=True)
-class Asked:
+class CommandOptions:
     """The options of the command line."""
 
     targets: list[str]
     select: str | None
-    output: Format
+    output: OutputFormat
     quiet: bool
     verbose: bool
     ignore: tuple[str, ...]
@@ -43,7 +43,7 @@ class Asked:
     """Whether to apply the fixes, and to judge again."""
 
 
-def judge_all(asked: Asked, verb: str, judge: Judge, looks_for: LooksFor) -> NoReturn:
+def judge_all(asked: CommandOptions, verb: str, judge: Judge, looks_for: LooksFor) -> NoReturn:
     """Judge every case, print each outcome at once, and exit.
 
     A comment about a fault that this judge does not look for is not reported as unused.
@@ -84,9 +84,9 @@ def _run_all(
     cases: list[Found],
     verb: str,
     judge: Judge,
-    asked: Asked,
-    show: Callable[[Outcome], None],
-) -> list[Outcome]:
+    asked: CommandOptions,
+    show: Callable[[CaseOutcome], None],
+) -> list[CaseOutcome]:
     outcomes = []
     for number, one in enumerate(cases, 1):
         # Output of the program goes to standard error: standard output is for the outcome.
@@ -98,11 +98,11 @@ def _run_all(
     return outcomes
 
 
-def _run(found: Found, judge: Judge, asked: Asked) -> Outcome:
+def _run(found: Found, judge: Judge, asked: CommandOptions) -> CaseOutcome:
     from .._analysis.check import silencing
 
     if found.case is None:
-        return Outcome(found, error=found.error)
+        return CaseOutcome(found, error=found.error)
     began = time.perf_counter()
     other = found.case.explain if asked.explained else None
     taken = f"explain={getattr(other, '__name__', 'a function')}" if other else ""
@@ -112,16 +112,16 @@ def _run(found: Found, judge: Judge, asked: Asked) -> Outcome:
         with silencing(asked.ignore, found.place):
             verdict = judge(found.case, f, args)
     except (Exception, SystemExit) as error:
-        return Outcome(found, error=error, taken=taken)
+        return CaseOutcome(found, error=error, taken=taken)
     seconds = time.perf_counter() - began
-    return Outcome(found, verdict, seconds=seconds, program=f, taken=taken)
+    return CaseOutcome(found, verdict, seconds=seconds, program=f, taken=taken)
 
 
-def _printer(asked: Asked) -> Callable[[Outcome], None]:
+def _printer(asked: CommandOptions) -> Callable[[CaseOutcome], None]:
     """Return the function that prints each outcome."""
-    if asked.output in (Format.JSON, Format.SARIF, Format.DIFF):
+    if asked.output in (OutputFormat.JSON, OutputFormat.SARIF, OutputFormat.DIFF):
         return lambda outcome: None
-    if asked.output is Format.GITHUB:
+    if asked.output is OutputFormat.GITHUB:
         return lambda outcome: _echo_all(github_commands(outcome))
     if asked.quiet:
         return lambda outcome: _echo_all(short_lines(outcome))
@@ -134,20 +134,20 @@ def _echo_all(lines: Iterable[str]) -> None:
         typer.echo(line)
 
 
-def _finish(outcomes: list[Outcome], unused: list[Unused], asked: Asked) -> NoReturn:
+def _finish(outcomes: list[CaseOutcome], unused: list[Unused], asked: CommandOptions) -> NoReturn:
     """Print the summary, and exit."""
     code = _exit_code(outcomes)
-    if asked.output is Format.JSON:
+    if asked.output is OutputFormat.JSON:
         typer.echo(as_json(outcomes, [one.to_dict() for one in unused]))
-    elif asked.output is Format.SARIF:
+    elif asked.output is OutputFormat.SARIF:
         typer.echo(as_sarif(outcomes, unused))
-    elif asked.output is Format.DIFF:
+    elif asked.output is OutputFormat.DIFF:
         _echo_all(patches(outcomes))
-    elif asked.output is Format.GITHUB:
+    elif asked.output is OutputFormat.GITHUB:
         _echo_all(one.github() for one in unused)
     elif not asked.quiet:
         _echo_all(map(str, unused))
-    if asked.output in (Format.TEXT, Format.GITHUB) and not asked.quiet:
+    if asked.output in (OutputFormat.TEXT, OutputFormat.GITHUB) and not asked.quiet:
         console().print(summary(outcomes, len(unused)), style=COLORS.get(code, "bold red"))
     if asked.apply and apply_fixes(outcomes, asked.targets):
         raise typer.Exit(check_again())
@@ -157,7 +157,7 @@ def _finish(outcomes: list[Outcome], unused: list[Unused], asked: Asked) -> NoRe
 COLORS = {ExitCode.OK: "bold green", ExitCode.UNKNOWN: "bold yellow"}
 
 
-def _exit_code(outcomes: list[Outcome]) -> ExitCode:
+def _exit_code(outcomes: list[CaseOutcome]) -> ExitCode:
     """Return the exit code: wrong takes precedence over not run, and that over unknown."""
     if any(one.wrong for one in outcomes):
         return ExitCode.WRONG

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from .._practice.verdict import Judgement
 
 
-class Format(enum.StrEnum):
+class MarksFormat(enum.StrEnum):
     """The formats of verdicts."""
 
     TEXT = "text"
@@ -58,7 +58,7 @@ def note(folder: Any, one: Any, found: Judgement) -> str:
 def judge_all(
     folder: Path,
     exercises: Path | None,
-    output: Format,
+    output: MarksFormat,
     seconds: float,
     seed: int | None,
     unsafe: bool = False,
@@ -90,19 +90,19 @@ def judge_all(
             note(own, one, found)
             right += found.ok
             _write_mark(who, found, output, index == 0)
-    if output is Format.JSON:
+    if output is MarksFormat.JSON:
         typer.echo("\n]")
-    elif output is Format.TEXT:
+    elif output is MarksFormat.TEXT:
         typer.echo(f"\n{right} of {len(pairs)} right")
     raise typer.Exit(ExitCode.OK if right == len(pairs) else ExitCode.WRONG)
 
 
-def _write_mark(who: str, found: Judgement, output: Format, first: bool) -> None:
+def _write_mark(who: str, found: Judgement, output: MarksFormat, first: bool) -> None:
     """Write one mark immediately, so that a crash does not lose those before it."""
-    if output is Format.JSON:
+    if output is MarksFormat.JSON:
         text = json.dumps({"who": who, **found.to_dict()}, indent=2)
         typer.echo(("[\n" if first else ",\n") + textwrap.indent(text, "  "), nl=False)
-    elif output is Format.CSV:
+    elif output is MarksFormat.CSV:
         typer.echo(as_csv([_row(who, found)], head=first), nl=False)
     else:
         pitfall = f" [{found.pitfall.name}]" if found.pitfall else ""
@@ -202,11 +202,11 @@ def limits(seconds: float) -> Any:
     return Limits(seconds=seconds, cpu=max(1, round(seconds * 2 / 3)))
 
 
-def say(found: Judgement, output: Format) -> None:
+def say(found: Judgement, output: MarksFormat) -> None:
     """Print one verdict."""
-    if output is Format.JSON:
+    if output is MarksFormat.JSON:
         typer.echo(json.dumps(found.to_dict(), indent=2))
-    elif output is Format.CSV:
+    elif output is MarksFormat.CSV:
         typer.echo(as_csv([_row("", found)]), nl=False)
     else:
         from .._practice.watch import Screen

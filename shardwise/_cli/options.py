@@ -22,7 +22,7 @@ class Printed(enum.StrEnum):
     JSON = "json"
 
 
-class Format(enum.StrEnum):
+class OutputFormat(enum.StrEnum):
     """The output formats of `check` and `prove`."""
 
     TEXT = "text"
@@ -48,7 +48,7 @@ Select = Annotated[
     ),
 ]
 Judged = Annotated[
-    Format,
+    OutputFormat,
     typer.Option(
         "--format",
         help="Text for people, JSON, annotations for GitHub, SARIF for code scanning, or only the "
@@ -91,15 +91,20 @@ def page(help_text: str) -> Any:
 def one_mesh(text: str, option: str = "--mesh") -> Mesh:
     """Parse one mesh: `data=8,model=2`."""
     sizes = parse_mesh(text, option)
+    chosen = {}
     for name, column in sizes.items():
-        if len(column) != 1:
+        if isinstance(column, str) or len(column) != 1:
+            several = isinstance(column, list)
             raise ShardwiseError(
-                f"axis {name!r} has {len(column)} sizes",
+                f"axis {name!r} has {len(column)} sizes"
+                if several
+                else f"axis {name!r} has size {column!r}",
                 where=f"{option} {text}",
                 rule="The command takes one mesh, with one size for each axis.",
-                remedy=f"{option} {name}={max(column)}",
+                remedy=f"{option} {name}={max(column) if several else 8}",
             )
-    return {name: column[0] for name, column in sizes.items()}
+        chosen[name] = column[0]
+    return chosen
 
 
 def prepare(targets: list[str] | None, devices: int | None) -> tuple[list[str], config.Settings]:

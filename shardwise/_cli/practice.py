@@ -12,7 +12,7 @@ import typer
 
 from .._base.errors import ShardwiseError
 from .marking import (
-    Format,
+    MarksFormat,
     as_csv,
     exit_code,
     folder_of,
@@ -110,7 +110,9 @@ def start(
 def list_(
     where: Where = Path(),
     exercises: Exercises = None,
-    output: Annotated[Format, typer.Option("--format", help="Text, JSON or CSV.")] = Format.TEXT,
+    output: Annotated[
+        MarksFormat, typer.Option("--format", help="Text, JSON or CSV.")
+    ] = MarksFormat.TEXT,
 ) -> None:
     """List the exercises, and what is done."""
     from .._practice.exercise import load_all
@@ -132,9 +134,9 @@ def list_(
         }
         for one in all_of
     ]
-    if output is Format.JSON:
+    if output is MarksFormat.JSON:
         typer.echo(json.dumps(rows, indent=2))
-    elif output is Format.CSV:
+    elif output is MarksFormat.CSV:
         typer.echo(as_csv(rows), nl=False)
     else:
         for text, style in listing(all_of, solved, found.current if found else None):
@@ -220,8 +222,8 @@ def judge(
         typer.Option("--all", metavar="DIR", help="Mark every solution in a folder and below."),
     ] = None,
     output: Annotated[
-        Format, typer.Option("--format", help="Text for people, JSON, or CSV with --all.")
-    ] = Format.TEXT,
+        MarksFormat, typer.Option("--format", help="Text for people, JSON, or CSV with --all.")
+    ] = MarksFormat.TEXT,
     exercises: Exercises = None,
     seconds: Seconds = 30,
     seed: Annotated[
@@ -265,7 +267,7 @@ def judge(
         found = made.judge(one, source, str(solution), seed)
     say(found, output)
     onward = note(folder, one, found)
-    if onward and output is Format.TEXT:
+    if onward and output is MarksFormat.TEXT:
         typer.secho(f"\n{onward}", fg="green", bold=True)
     raise typer.Exit(exit_code(found))
 
@@ -293,8 +295,8 @@ def verify(
     ] = None,
     exercises: Exercises = None,
     output: Annotated[
-        Format, typer.Option("--format", help="Text for people, JSON or CSV.")
-    ] = Format.TEXT,
+        MarksFormat, typer.Option("--format", help="Text for people, JSON or CSV.")
+    ] = MarksFormat.TEXT,
     quick: Annotated[
         bool, typer.Option("--quick", help="Leave out the line and what each device held.")
     ] = False,
@@ -303,14 +305,14 @@ def verify(
     """Check that every solution passes, and that every wrong one fails with its pitfall named."""
     from .._practice.exercise import find, load_all
     from .._practice.judge import Judge
-    from .._practice.verify import Proof
+    from .._practice.verify import VerifiedFile
     from .._practice.verify import verify as run
 
     all_of = load_all(exercises)
     chosen = [find(all_of, name) for name in names] if names else all_of
 
-    def told(proof: Proof) -> None:
-        if output is Format.TEXT:
+    def told(proof: VerifiedFile) -> None:
+        if output is MarksFormat.TEXT:
             said = "" if proof.ok else f"   NOT {proof.expected}"
             typer.echo(
                 f"{proof.judgement.seconds:5.1f} s  {proof.exercise}/{proof.file}: "
@@ -320,9 +322,9 @@ def verify(
     with Judge(limits(seconds), look=not quick, confirming="always") as made:
         proofs = run(chosen, made, told)
     rows = [proof.to_dict() for proof in proofs]
-    if output is Format.JSON:
+    if output is MarksFormat.JSON:
         typer.echo(json.dumps(rows, indent=2))
-    elif output is Format.CSV:
+    elif output is MarksFormat.CSV:
         typer.echo(as_csv(rows), nl=False)
     else:
         good = sum(proof.ok for proof in proofs)

@@ -9,7 +9,7 @@ import typer
 
 from .._analysis.faults import MEANING
 from . import options
-from .judging import Asked, judge_all
+from .judging import CommandOptions, judge_all
 from .select import parse_mesh
 
 if TYPE_CHECKING:
@@ -22,11 +22,12 @@ def prove(
     mesh: Annotated[
         str | None,
         options.meshes(
-            "Meshes to prove it on instead of those of the cases: data=64,model=8. A case with "
-            "explain= is then proved for the arguments that it is explained with."
+            "Meshes to prove it on instead of those of the cases: data=64,model=8, or data=n for "
+            "every size that divides. A case with explain= is then proved for the arguments that "
+            "it is explained with."
         ),
     ] = None,
-    output: options.Judged = options.Format.TEXT,
+    output: options.Judged = options.OutputFormat.TEXT,
     select: options.Select = None,
     devices: options.Devices = None,
     run: Annotated[
@@ -44,7 +45,7 @@ def prove(
     options.refuse_both(quiet, verbose)
     sizes = None if mesh is None else parse_mesh(mesh)
     named, settings = options.prepare(targets, devices)
-    asked = Asked(
+    asked = CommandOptions(
         named, select, output, quiet, verbose, settings.ignore, explained=sizes is not None
     )
     judge_all(asked, "proving", _prove(sizes, run), lambda fault: MEANING in fault.evidence)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @dataclasses.dataclass(frozen=True)
-class Outcome:
+class CaseOutcome:
     """A case with its verdict, or with the error from running it."""
 
     found: Found
@@ -91,7 +91,7 @@ class Outcome:
         return {"case": case, **place, **taken, "verdict": verdict, "error": error}
 
 
-def summary(outcomes: Sequence[Outcome], unused: int = 0) -> str:
+def summary(outcomes: Sequence[CaseOutcome], unused: int = 0) -> str:
     """Return the summary: `3 cases, 1 wrong`."""
     wrong = sum(one.wrong for one in outcomes)
     not_run = sum(one.error is not None for one in outcomes)
@@ -110,7 +110,7 @@ def summary(outcomes: Sequence[Outcome], unused: int = 0) -> str:
     return ", ".join(parts)
 
 
-def as_json(outcomes: Sequence[Outcome], unused: Sequence[Any] = ()) -> str:
+def as_json(outcomes: Sequence[CaseOutcome], unused: Sequence[Any] = ()) -> str:
     """Return everything as JSON."""
     data = {
         "ok": not any(one.wrong or one.error or one.unknown for one in outcomes),
@@ -123,7 +123,7 @@ def as_json(outcomes: Sequence[Outcome], unused: Sequence[Any] = ()) -> str:
     return json.dumps(data, indent=2)
 
 
-def github_commands(outcome: Outcome) -> Iterator[str]:
+def github_commands(outcome: CaseOutcome) -> Iterator[str]:
     """Yield workflow commands, which GitHub shows as annotations in a pull request."""
     if outcome.error is not None:
         found = outcome.found
@@ -158,7 +158,7 @@ def _property(text: str) -> str:
     return _data(text).replace(":", "%3A").replace(",", "%2C")
 
 
-def short_lines(outcome: Outcome) -> Iterator[str]:
+def short_lines(outcome: CaseOutcome) -> Iterator[str]:
     """Yield one line for each certain finding: `train.py:31:9: SW101 result is ...`."""
     if outcome.error is not None:
         found = outcome.found
@@ -177,7 +177,7 @@ def place(finding: Finding, found: Found) -> tuple[str, int, int]:
     return shown(where.file), where.line, where.column + 1
 
 
-def full_text(outcome: Outcome, verbose: bool) -> Text:
+def full_text(outcome: CaseOutcome, verbose: bool) -> Text:
     """Return the text of a case: a headline, then the findings or the error."""
     from rich.text import Text
 
@@ -205,9 +205,9 @@ def verdict_text(
     from .._analysis.check import counted, told_once
 
     text = Text.assemble((name, "bold"), ": ")
-    for number, (word, meshes) in enumerate(verdict.head(brief=not verbose)):
+    for number, (word, where) in enumerate(verdict.head(brief=not verbose)):
         style = STYLES.get(word, "bold green")
-        text.append("; " if number else "").append(word, style=style).append(f" on {meshes}")
+        text.append("; " if number else "").append(word, style=style).append(f" {where}")
     text.append(_taken(taken), style="dim")
     if verbose and seconds is not None:
         count = getattr(verdict, "leaves", None) or len(getattr(verdict, "results", ()))
@@ -215,7 +215,7 @@ def verdict_text(
         text.append(f" ({results}, {seconds:.1f} s)", style="dim")
     if verdict.silenced:
         text.append(f" ({counted(verdict.silenced)})", style="dim")
-    text.append(f"\n  {verdict.checked}" if verdict.checked else "", style="dim")
+    text.append(f"\n{_indented(verdict.checked)}" if verdict.checked else "", style="dim")
     for finding in told_once(verdict.findings):
         text.append("\n\n").append(_finding(finding))
     numbers = getattr(verdict, "numbers", "")

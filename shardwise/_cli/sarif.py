@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from .._analysis.faults import FAULTS, Fault
 from .._base.version import __version__
-from .report import Outcome, advised, place
+from .report import CaseOutcome, advised, place
 
 if TYPE_CHECKING:
     from .._analysis.check import Finding
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 
 
-def as_sarif(outcomes: Sequence[Outcome], unused: Sequence[Unused]) -> str:
+def as_sarif(outcomes: Sequence[CaseOutcome], unused: Sequence[Unused]) -> str:
     """Return all findings as one run, in which silenced ones are marked as suppressed."""
     results = [
         _result(finding, outcome, silenced)
@@ -57,7 +57,7 @@ def _rule(one: type[Fault]) -> dict[str, Any]:
     }
 
 
-def _result(finding: Finding, outcome: Outcome, silenced: bool) -> dict[str, Any]:
+def _result(finding: Finding, outcome: CaseOutcome, silenced: bool) -> dict[str, Any]:
     file, line, column = place(finding, outcome.found)
     return {
         "ruleId": finding.code,
@@ -100,7 +100,7 @@ def _fixes(finding: Finding) -> dict[str, Any]:
     }
 
 
-def _meshes(outcome: Outcome) -> dict[str, list[str]]:
+def _meshes(outcome: CaseOutcome) -> dict[str, list[str]]:
     """Return the meshes on which the case is wrong and right; for a proof, by status."""
     from .._analysis.check import Verdict
 
@@ -112,7 +112,7 @@ def _meshes(outcome: Outcome) -> dict[str, list[str]]:
     return {f"{status}_on": meshes for status, meshes in verdict.by_status().items()}
 
 
-def _silencer(finding: Finding, outcome: Outcome) -> str:
+def _silencer(finding: Finding, outcome: CaseOutcome) -> str:
     """Return the SARIF kind of a suppression: by a comment in the source, or by the settings."""
     by_comment = {code for _, _, code in outcome.silencers()}
     return "inSource" if finding.code in by_comment else "external"
@@ -126,7 +126,7 @@ def _location(file: str, line: int, column: int = 1) -> dict[str, Any]:
     return {"physicalLocation": {"artifactLocation": {"uri": uri}, "region": region}}
 
 
-def _failure(outcome: Outcome) -> dict[str, Any]:
+def _failure(outcome: CaseOutcome) -> dict[str, Any]:
     found = outcome.found
     text = f"{found.name} could not be run: {outcome.reason}"
     return _notification("error", text, str(found.file), found.line)

@@ -10,9 +10,10 @@ from .._base.errors import ShardingError, ShardwiseError
 Matches = Callable[[str], bool]
 
 
-def parse_mesh(text: str, option: str = "--mesh") -> dict[str, list[int]]:
-    """Parse `data=1,2,4,8,model=2`: sizes belong to the name before them."""
+def parse_mesh(text: str, option: str = "--mesh") -> dict[str, list[int] | str]:
+    """Parse `data=1,2,4,8,model=n`: sizes belong to the name before them; a letter stands alone."""
     sizes: dict[str, list[int]] = {}
+    letters: dict[str, str] = {}
     name = ""
     for item in text.split(","):
         head, equals, size = (part.strip() for part in item.rpartition("="))
@@ -30,17 +31,22 @@ def parse_mesh(text: str, option: str = "--mesh") -> dict[str, list[int]]:
             )
         elif not name:
             raise _bad_mesh(f"{option} {text}", f"{size!r} comes before the name of an axis")
-        if not size.isascii() or not size.isdecimal() or int(size) < 1:
+        alone = not sizes[name] and name not in letters
+        if alone and len(size) == 1 and size.isascii() and size.isalpha():
+            letters[name] = size
+        elif name in letters or not size.isascii() or not size.isdecimal() or int(size) < 1:
             raise _bad_mesh(f"{option} {text}", f"{size!r} is not a size of axis {name!r}")
-        sizes[name].append(int(size))
-    return sizes
+        else:
+            sizes[name].append(int(size))
+    return {name: letters.get(name, column) for name, column in sizes.items()}
 
 
 def _bad_mesh(where: str, what: str, remedy: str = "--mesh data=1,2,4,8,model=2") -> ShardingError:
     return ShardingError(
         what,
         where=where,
-        rule="Each axis has a name, '=' and the sizes to try, which are integers from 1.",
+        rule="Each axis has a name, '=' and the sizes to try, which are integers from 1, or a "
+        "letter alone for every size that divides.",
         remedy=remedy,
     )
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from .._analysis.faults import Fault, canonical, fault_of, nearest
 from .cases import shown
-from .report import Outcome, command
+from .report import CaseOutcome, command
 
 if TYPE_CHECKING:
     from .._analysis.check import Ignore
@@ -40,7 +40,7 @@ class Unused:
 
 
 def unused_in(
-    outcomes: Sequence[Outcome], targets: Sequence[str], looks_for: LooksFor
+    outcomes: Sequence[CaseOutcome], targets: Sequence[str], looks_for: LooksFor
 ) -> list[Unused]:
     """Return the comments without effect, in files all of whose cases were run.
 

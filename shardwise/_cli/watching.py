@@ -16,13 +16,13 @@ from typing import Any, NoReturn
 import typer
 
 from .cases import python_files
-from .options import Format
+from .options import OutputFormat
 
 BEAT = 0.3
 """Seconds between two scans of the files."""
 
 
-def watch_and_check(targets: list[str], flags: Mapping[str, Any], output: Format) -> NoReturn:
+def watch_and_check(targets: list[str], flags: Mapping[str, Any], output: OutputFormat) -> NoReturn:
     """Check each time a file changes, until Ctrl-C."""
     command = [sys.executable, "-m", "shardwise", "check", *targets, *_words(flags, output)]
     folders = [_folder(target) for target in targets]
@@ -35,7 +35,7 @@ def watch_and_check(targets: list[str], flags: Mapping[str, Any], output: Format
     raise AssertionError("the watch ends with Ctrl-C")
 
 
-def _words(flags: Mapping[str, Any], output: Format) -> Iterator[str]:
+def _words(flags: Mapping[str, Any], output: OutputFormat) -> Iterator[str]:
     """Yield the options as command-line arguments."""
     yield from ("--format", output.value)
     for name, value in flags.items():

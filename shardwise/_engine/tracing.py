@@ -13,12 +13,7 @@ import numpy as np
 
 from .. import _jax
 from .._base.calls import called_wrongly, note_packed, parameter_names
-from .._base.errors import (
-    ArgumentError,
-    ShardingError,
-    UnsupportedError,
-    a_type,
-)
+from .._base.errors import ArgumentError, ShardingError, UnsupportedError, a_type
 from .._base.mesh_argument import mesh_not_passed, refuse_no_mesh, takes_mesh
 from .._jax.messages import RefusedError
 from .._jax.types import unplaced, with_spec_on, without_sharding

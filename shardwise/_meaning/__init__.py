@@ -10,7 +10,7 @@ from .keep import Known as Known
 from .keep import keep as keep
 from .merged import Merger as Merger
 from .notes import Mistake as Mistake
-from .notes import Step as Step
+from .notes import TermEvent as TermEvent
 from .read import Meaning as Meaning
 from .read import Reading as Reading
 from .read import has_mistakes as has_mistakes
@@ -26,6 +26,7 @@ from .term import Left as Left
 from .term import TooLate as TooLate
 from .term import below as below
 from .term import late as late
+from .term import remaining as remaining
 from .term import step as step
 from .term import within as within
 from .turns import same_in_turns as same_in_turns

@@ -23,7 +23,7 @@ from .bits import rounded
 from .blocks import padded
 from .elementwise import refuse_debts, settle
 from .evaluate import numbers
-from .indexing import Part, Push
+from .indexing import BlockMap, Push
 from .notes import Notes
 from .rules import rule, shifted, structural
 from .term import Shape
@@ -139,7 +139,7 @@ def slices(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
 def _part_of(x: T.Scaled, d: int, start: int, size: int, stride: int) -> T.Scaled:
     """Slice a term; where it was computed from padded arrays, use the unpadded ones."""
     if stride == 1 and padded(x[1], d):
-        return Push()(x, d, Part(start, size))
+        return Push()(x, d, BlockMap(start, size))
     return T.cut(x, d, start, size, stride)
 
 
@@ -194,7 +194,7 @@ def concatenations(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     """Concatenate along a dimension that every device has whole."""
     d = op.params["dimension"]
     ins, debtor = settle(w, op, [whole_along(v, [d]) for v in ins])
-    blank = [read_as_size(v, d) for v in ins]
+    blank = [read_as_sizes(v, [d]) for v in ins]
     shaped = align(blank, w.known)
     rows = [
         v.dims[:d] + (uncut(operand.local[d]),) + v.dims[d + 1 :]
@@ -227,11 +227,13 @@ def unstacks(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     return [thinned(v.having(part, dims=dims), [d]) for part in parts]
 
 
-def read_as_size(v: Value, d: int) -> Value:
-    """Return a placeholder with dimension `d` of size 1, to find the cuts of the others."""
-    dims = with_dim(v.dims, d, ())
-    symbol = T.symbol("stand-in", v.term, d, shape=whole_shape(dims, v.hidden))
-    return v.having(symbol, dims=dims)
+def read_as_sizes(v: Value, along: list[int]) -> Value:
+    """Return a placeholder with these dimensions of size 1, to find the cuts of the others."""
+    for d in along:
+        dims = with_dim(v.dims, d, ())
+        symbol = T.symbol("stand-in", v.term, d, shape=whole_shape(dims, v.hidden))
+        v = v.having(symbol, dims=dims)
+    return v
 
 
 # --- at a computed index
@@ -380,13 +382,6 @@ def _put_in(v: Value, update: Value, d: int, start: int) -> T.Scaled:
     pieces = [T.cut(v.scaled, dim, *part) if part[1] else None for part in (before, after)]
     rows = [pieces[0], update.scaled, pieces[1]]
     return T.concatenate([piece for piece in rows if piece is not None], dim, v.term.shape)
-
-
-def read_as_sizes(v: Value, along: list[int]) -> Value:
-    """Return a placeholder in which these dimensions have size 1."""
-    for d in along:
-        v = read_as_size(v, d)
-    return v
 
 
 def _own_place(op: Leaf, v: Value, update: Value, start: Value, d: int) -> Value | None:

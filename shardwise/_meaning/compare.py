@@ -17,7 +17,7 @@ from .._mesh import Axis
 from .._program import Leaf, Op, Var, primitives
 from . import term as T
 from .loops import result_of_turn
-from .notes import Mistake, Notes, Step
+from .notes import Mistake, Notes, TermEvent
 from .term import LINEAR, Coef, Scaled, Term
 from .value import Value
 
@@ -44,7 +44,7 @@ class Gap:
     mistake: Mistake | None = None
     mistakes: tuple[Mistake, ...] = ()
     """All such mistakes, in program order."""
-    steps: tuple[Step, ...] = ()
+    steps: tuple[TermEvent, ...] = ()
     stray: Op | None = None
     """The first operation that no rule relates; for `first` and `moved`, what makes the result."""
     filled: tuple[int, int] | None = None
@@ -315,7 +315,7 @@ def _products(want: Scaled, got: Scaled) -> list[tuple[Scaled, Scaled]] | None:
     return None
 
 
-def steps_of(w: Notes, t: Term, beside: Container[Term]) -> list[Step]:
+def steps_of(w: Notes, t: Term, beside: Container[Term]) -> list[TermEvent]:
     """Return the recorded steps of a term, or of the nearest terms it is linear in.
 
     What was done to a sum was done to each summand. A step of a sum counts if all its summands are
@@ -332,7 +332,7 @@ def steps_of(w: Notes, t: Term, beside: Container[Term]) -> list[Step]:
     return sorted(steps, key=lambda step: step.order)
 
 
-def _nearest(w: Notes, t: Term, through: Container[str]) -> list[Step]:
+def _nearest(w: Notes, t: Term, through: Container[str]) -> list[TermEvent]:
     """Return the recorded steps of a term, or of the nearest ones below `through` operations."""
     frontier = [t]
     for _ in range(12):
@@ -350,7 +350,7 @@ def _parts(t: Term) -> Iterator[Term]:
         yield core.kids[0][1] if core.op == "reciprocal" else kid
 
 
-def _before(w: Notes, steps: Sequence[Step], ratio: Coef | None) -> list[Step]:
+def _before(w: Notes, steps: Sequence[TermEvent], ratio: Coef | None) -> list[TermEvent]:
     """Return the steps of scalars that explain the factor of a gradient summed afterwards.
 
     `reduced` steps scale a loss by the same factor. A `seeded` step differentiates a sum over

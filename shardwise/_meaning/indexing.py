@@ -145,7 +145,7 @@ def rebuilt(t: Term, kids: Sequence[Scaled], shape: Shape | None = None) -> Scal
 
 
 @dataclasses.dataclass(frozen=True)
-class Part:
+class BlockMap:
     """The index map of a block along a dimension, or of one element, which drops the dimension."""
 
     start: int
@@ -218,10 +218,10 @@ class Push:
     """Terms with an index map pushed down to the arguments, each computed once."""
 
     def __init__(self, deep: int | None = None):
-        self.known: dict[tuple[Term, int, Part | Merge], Scaled | None] = {}
+        self.known: dict[tuple[Term, int, BlockMap | Merge], Scaled | None] = {}
         self.deep, self.depth = deep, 0
 
-    def __call__(self, x: Scaled, d: int, index: Part | Merge) -> Any:
+    def __call__(self, x: Scaled, d: int, index: BlockMap | Merge) -> Any:
         """Return a term with the map applied to dimension `d`; None if a merge is not possible."""
         coef, t = x
         shape = index.shape(t.shape, d)
@@ -241,9 +241,9 @@ class Push:
 
     def element(self, x: Scaled, d: int, i: int) -> Scaled:
         """Return element `i` along dimension `d`, which is removed."""
-        return self(x, d, Part(i, 1, drops=True))
+        return self(x, d, BlockMap(i, 1, drops=True))
 
-    def _pushed(self, t: Term, d: int, index: Part | Merge, shape: Shape) -> Scaled | None:
+    def _pushed(self, t: Term, d: int, index: BlockMap | Merge, shape: Shape) -> Scaled | None:
         sources = [index.source(row, d) for row in rows_of(t)]
         too_deep = self.deep is not None and self.depth > self.deep
         if CHANGED in sources or not t.kids or too_deep:
@@ -257,5 +257,5 @@ class Push:
         return FORMS[t.op].build(t, kids, shape, _renumbering(index, d), inside)
 
 
-def _renumbering(index: Part | Merge, d: int | None) -> Renumber:
+def _renumbering(index: BlockMap | Merge, d: int | None) -> Renumber:
     return lambda dims: tuple(dims) if d is None else index.renumbered(dims, d)

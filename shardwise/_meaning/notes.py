@@ -51,7 +51,7 @@ class Mistake:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Step:
+class TermEvent:
     """An event in the history of a term, of one of these kinds.
 
     `owes`: a sum becomes owed; `paid`: it is added up over devices. `times` and `blocks`: a `psum`
@@ -101,7 +101,7 @@ class Notes(abc.ABC):
         self.mistakes: dict[Term, Mistake] = {}
         self.strays: dict[Term, tuple[int, Op]] = {}
         """Terms that the reference does not have, computed from terms that it has."""
-        self.steps: dict[Term, list[Step]] = {}
+        self.steps: dict[Term, list[TermEvent]] = {}
         self.shares: set[int] = set()
         """The ids of the operations whose results are shares of terms of the reference."""
         self.passed_on: set[Axis] = set()
@@ -150,7 +150,7 @@ class Notes(abc.ABC):
     def note(self, kind: str, op: Op, axis: Axis | None, v: Value) -> None:
         """Record a step of a term, for the message of a finding."""
         if self.reference is not None:
-            step = Step(kind, op, axis, self.count, v.coef)
+            step = TermEvent(kind, op, axis, self.count, v.coef)
             self.steps.setdefault(T.core(v.term), []).append(step)
 
     def scaled(self, op: Op, name: str, ins: Sequence[Value], out: Value) -> None:

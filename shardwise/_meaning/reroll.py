@@ -17,7 +17,7 @@ from typing import Any
 
 from .._program import Atom, Body, Leaf, Op, Scan, Var
 from .._program.primitives import ADDITIONS
-from .signature import Numbering, Window, users, window
+from .signature import ContiguousBlock, Numbering, users, window
 from .summed import adding_loops, like_of, made_leaf, sums_in, zeros_of
 
 
@@ -268,7 +268,7 @@ class _Roller:
             loop.made[tuple(self.numbers.of(op.outs[j]) for op in ops)] = out
         return []
 
-    def windows(self, atoms: tuple[Atom, ...]) -> list[Window] | None:
+    def windows(self, atoms: tuple[Atom, ...]) -> list[ContiguousBlock] | None:
         """Return the slices that values are, if these start at different positions."""
         rows = [self.makers.get(atom) if isinstance(atom, Var) else None for atom in atoms]
         parts = [window(row[1], row[2]) if row is not None else None for row in rows]
@@ -279,7 +279,7 @@ class _Roller:
             else None
         )
 
-    def stack(self, loop: _Loop, like: Op, parts: list[Window]) -> Var:
+    def stack(self, loop: _Loop, like: Op, parts: list[ContiguousBlock]) -> Var:
         """Stack adjacent slices for the loop to scan over; return one iteration's slice."""
         first, dropped = parts[0], parts[0].gone
         if len({self.numbers.of(part.of) for part in parts}) > 1 or not isinstance(first.of, Var):
@@ -312,7 +312,7 @@ class _Roller:
         return step
 
 
-def _side_by_side(parts: list[Window]) -> int:
+def _side_by_side(parts: list[ContiguousBlock]) -> int:
     """Return the dimension along which parts are adjacent, in order."""
     first, second = parts[0], parts[1]
     along = [d for d, start in enumerate(first.starts) if second.starts[d] != start]

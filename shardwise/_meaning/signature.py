@@ -34,7 +34,7 @@ SMALL = 1024
 
 
 @dataclasses.dataclass(frozen=True)
-class Window:
+class ContiguousBlock:
     """A contiguous block of a value."""
 
     of: Atom
@@ -44,27 +44,29 @@ class Window:
     """Dimensions of size 1 that are dropped."""
 
 
-def window(op: Op, index: int) -> Window | None:
+def window(op: Op, index: int) -> ContiguousBlock | None:
     """Return the block of its operand that a result is, if its position is constant."""
     if not isinstance(op, Leaf):
         return None
     if op.name == "slice" and not any(step != 1 for step in op.params["strides"] or ()):
-        return Window(op.ins[0], tuple(op.params["start_indices"]), tuple(op.outs[0].shape))
+        return ContiguousBlock(
+            op.ins[0], tuple(op.params["start_indices"]), tuple(op.outs[0].shape)
+        )
     if op.name == "dynamic_slice":
         places = [_place(atom) for atom in op.ins[1:]]
         shape, sizes = _shape(op.ins[0]), tuple(op.params["slice_sizes"])
         if all(
             p is not None and 0 <= p <= n - s for p, n, s in zip(places, shape, sizes, strict=True)
         ):
-            return Window(op.ins[0], tuple(p for p in places if p is not None), sizes)
+            return ContiguousBlock(op.ins[0], tuple(p for p in places if p is not None), sizes)
     if op.name == "split":
         starts = [0] * len(op.outs[index].shape)
         starts[op.params["axis"]] = int(sum(op.params["sizes"][:index]))
-        return Window(op.ins[0], tuple(starts), tuple(op.outs[index].shape))
+        return ContiguousBlock(op.ins[0], tuple(starts), tuple(op.outs[index].shape))
     if op.name == "unstack":
         d, shape = op.params["axis"], _shape(op.ins[0])
         starts = [index if e == d else 0 for e in range(len(shape))]
-        return Window(op.ins[0], tuple(starts), (*shape[:d], 1, *shape[d + 1 :]), (d,))
+        return ContiguousBlock(op.ins[0], tuple(starts), (*shape[:d], 1, *shape[d + 1 :]), (d,))
     return None
 
 

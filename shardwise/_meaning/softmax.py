@@ -28,7 +28,7 @@ from .elementwise import choose
 from .evaluate import LARGE, numbers
 from .factors import Factors, factors, largest, moved, ordered, positive, quotient_of, same_along
 from .finite import contraction
-from .indexing import ELEMENTWISE, FORMS, Part, Push, rebuilt
+from .indexing import ELEMENTWISE, FORMS, BlockMap, Push, rebuilt
 from .term import Scaled, Shape, Term
 from .value import Value
 
@@ -57,7 +57,7 @@ class Normal:
     def block(self, x: Scaled, place: Sequence[tuple[int, int]]) -> Scaled:
         """Return a block of a term, given by its start and size along every dimension."""
         for d, (start, size) in enumerate(place):
-            x = self.push(x, d, Part(start, size))
+            x = self.push(x, d, BlockMap(start, size))
         return self(x)
 
     def _made(self, t: Term) -> Scaled:
@@ -89,7 +89,7 @@ class Normal:
         """Normalize a slice by moving it down to the arguments."""
         d, start, stride = t.params
         if stride == 1:
-            coef, inner = self.push(t.kids[0], d, Part(start, t.shape[d]))
+            coef, inner = self.push(t.kids[0], d, BlockMap(start, t.shape[d]))
             if inner is not t:
                 return self((coef, inner))
         return T.cut(self(t.kids[0]), d, start, t.shape[d], stride)
@@ -264,7 +264,9 @@ class Normal:
         for d in along:
             pieces = self.seams.pieces([(kid[1], d)], kid[1].shape[d])
             if len(pieces) > 1:
-                cut = [T.reduce("sum", self.push(kid, d, Part(*piece)), along) for piece in pieces]
+                cut = [
+                    T.reduce("sum", self.push(kid, d, BlockMap(*piece)), along) for piece in pieces
+                ]
                 return self.sum(map(self, cut), t.shape)
         coef, x = self(kid)
         over, under = factors(x)
@@ -283,7 +285,7 @@ class Normal:
             if len(pieces) > 1:
                 cut = [
                     contraction(t.params, self.push(x, i, p), self.push(y, j, p), t.shape)
-                    for p in (Part(*piece) for piece in pieces)
+                    for p in (BlockMap(*piece) for piece in pieces)
                 ]
                 return self.sum(map(self, cut), t.shape)
         fronts: list[Scaled] = []

@@ -20,7 +20,7 @@ DEVICES = 8
 
 
 @dataclasses.dataclass(frozen=True)
-class Case:
+class ExerciseCase:
     """One run of an exercise: a mesh, the arguments, and the expected result."""
 
     sizes: Mapping[str, int]
@@ -29,7 +29,7 @@ class Case:
     mistakes: Mapping[str, Any]
 
 
-def cases(exercise: Exercise, seed: int, sandbox: Sandbox) -> list[Case]:
+def cases(exercise: Exercise, seed: int, sandbox: Sandbox) -> list[ExerciseCase]:
     """Return the runs of an exercise, with their expected results."""
     task = exercise.task
     found = []
@@ -39,7 +39,7 @@ def cases(exercise: Exercise, seed: int, sandbox: Sandbox) -> list[Case]:
         expected = right(exercise, sizes, args, sandbox)
         mistakes = task.mistakes(dict(sizes), *args) if hasattr(task, "mistakes") else {}
         apart = {k: v for k, v in mistakes.items() if not compare.same(_plain(v), expected)}
-        found.append(Case(sizes, args, expected, {k: _plain(v) for k, v in apart.items()}))
+        found.append(ExerciseCase(sizes, args, expected, {k: _plain(v) for k, v in apart.items()}))
     return found
 
 

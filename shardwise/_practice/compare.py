@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from .sandbox.wire import Other
+from .sandbox.wire import NonArray
 
 RTOL, ATOL = 2e-4, 2e-5
 """Tolerances, since sums over devices round differently; ATOL is relative to the largest entry."""
@@ -54,7 +54,7 @@ def as_array(found: Any) -> np.ndarray | None:
     """Return a result, which may be a list of numbers, as an array; None if it is not numeric."""
     if isinstance(found, np.ndarray):
         return found
-    if found is None or isinstance(found, Other | dict):
+    if found is None or isinstance(found, NonArray | dict):
         return None
     try:
         array = np.asarray(found)

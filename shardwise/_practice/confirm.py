@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from . import compare, diagnose
-from .cases import Case, job, right
+from .cases import ExerciseCase, job, right
 from .exercise import Exercise
 from .sandbox.host import Sandbox
 
@@ -31,7 +31,7 @@ class Untraced(Exception):
 
 def pitfall(
     exercise: Exercise,
-    cases: Sequence[Case],
+    cases: Sequence[ExerciseCase],
     sandbox: Sandbox,
     source: str,
     name: str,
@@ -65,7 +65,7 @@ def pitfall(
     return "", ""
 
 
-def _others(exercise: Exercise, case: Case, rng: np.random.Generator) -> tuple[Any, ...]:
+def _others(exercise: Exercise, case: ExerciseCase, rng: np.random.Generator) -> tuple[Any, ...]:
     """Return arguments with new arrays; numbers such as seeds and counts do not change."""
     drawn = exercise.task.inputs(rng, dict(case.sizes))
     return tuple(

@@ -21,13 +21,13 @@ from typing import Any, Literal
 
 from .._base.errors import ShardwiseError, explain_error
 from . import compare, confirm, diagnose
-from .cases import Case, cases, job
+from .cases import ExerciseCase, cases, job
 from .exercise import Exercise
 from .looking import fix_in, seen_at, seen_in_loop
 from .pitfalls import Pitfall
 from .sandbox.host import Limits, Ran, Sandbox
 from .text import visible
-from .verdict import NOT_RUN, RIGHT, WRONG, Judgement, Line, Run
+from .verdict import NOT_RUN, RIGHT, WRONG, Judgement, Line, SolutionRun
 
 SOURCE = 1 << 20
 """The maximum size of a solution in bytes."""
@@ -171,24 +171,24 @@ class _Making:
             return ("", "") if lenient else ("unconfirmed", str(error))
         return found
 
-    def _run(self, case: Case, ran: Ran, value: Any) -> Run:
+    def _run(self, case: ExerciseCase, ran: Ran, value: Any) -> SolutionRun:
         unit = UNIT[self.exercise.form]
         error = _error(ran)
         if error:
             first, *_ = error["message"].splitlines() or [""]
             message = f"{error['type']}: {first}".rstrip(": ")
-            return Run(case.sizes, unit, False, error=message, seconds=ran.seconds)
+            return SolutionRun(case.sizes, unit, False, error=message, seconds=ran.seconds)
         if ended := diagnose.of_ending(ran):
-            return Run(case.sizes, unit, False, error=ended[1], seconds=ran.seconds)
+            return SolutionRun(case.sizes, unit, False, error=ended[1], seconds=ran.seconds)
         ok = compare.same(value, case.expected)
         want, got = compare.shapes(value, case.expected) or (
             compare.shown(case.expected, value),
             compare.shown(value, case.expected),
         )
         secret = ok or unit == "answer"
-        return Run(case.sizes, unit, ok, "" if secret else want, got, seconds=ran.seconds)
+        return SolutionRun(case.sizes, unit, ok, "" if secret else want, got, seconds=ran.seconds)
 
-    def _pitfall(self, runs: Sequence[Run]) -> tuple[str, str, int]:
+    def _pitfall(self, runs: Sequence[SolutionRun]) -> tuple[str, str, int]:
         """Return the name of the pitfall (empty if all is right), the reason, and the line or 0."""
         for ran in sorted(self.ran, key=lambda one: one.skipped):
             if ended := diagnose.of_ending(ran):
@@ -248,7 +248,9 @@ class _Making:
         )
         return next((name for name in found if name), "")
 
-    def _wrong(self, runs: tuple[Run, ...], name: str, reason: str, number: int) -> Judgement:
+    def _wrong(
+        self, runs: tuple[SolutionRun, ...], name: str, reason: str, number: int
+    ) -> Judgement:
         pitfall = self.exercise.pitfall(name)
         refused = diagnose.REFUSED in reason
         spread = any(_facts(ran).get("shard_maps") for ran in self.ran) or refused
@@ -276,7 +278,7 @@ class _Making:
         own = [pitfall.hint, fix, *self.exercise.hints]
         return next(filter(None, [fix, *own] if pitfall.name in ANY_MISTAKE else own), "")
 
-    def _look(self, runs: tuple[Run, ...], refused: bool) -> dict[str, Any] | None:
+    def _look(self, runs: tuple[SolutionRun, ...], refused: bool) -> dict[str, Any] | None:
         """Inspect the values on the smallest mesh of several devices with a wrong result.
 
         If JAX `refused` the program because its results differ between the devices, its check is
@@ -309,7 +311,7 @@ class _Making:
         )
         return self._judgement(NOT_RUN, (), reason=reason)
 
-    def _judgement(self, status: str, runs: tuple[Run, ...], **more: Any) -> Judgement:
+    def _judgement(self, status: str, runs: tuple[SolutionRun, ...], **more: Any) -> Judgement:
         printed = next((one.printed for one in getattr(self, "ran", ()) if one.printed), "")
         return Judgement(
             exercise=self.exercise.name,

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .verdict import Held
+from .verdict import DeviceValues
 
 VALUES, ROWS = 3, 8
 """The maximum number of values shown for a line, and of devices for each value."""
 
 
-def seen_at(looked: Mapping[str, Any], line: int) -> tuple[int, str, tuple[Held, ...]]:
+def seen_at(looked: Mapping[str, Any], line: int) -> tuple[int, str, tuple[DeviceValues, ...]]:
     """Return the line of the mistake, the mesh as text, and the devices' values at that line."""
     inspection = looked.get("inspection") or {}
     steps = [s for s in inspection.get("steps", ()) if s["kind"] != "result"]
@@ -34,13 +34,15 @@ def fix_in(looked: Mapping[str, Any] | None) -> str:
 
 def seen_in_loop(
     facts: Mapping[str, Any], sizes: Mapping[str, int]
-) -> tuple[str, tuple[Held, ...]]:
+) -> tuple[str, tuple[DeviceValues, ...]]:
     """Return the shapes that the model saw in each call, for a loop over shards."""
     on = ", ".join(f"{size} {name}" for name, size in sizes.items())
     rows = [(f"init, line {int(one['line'])}", str(one["shape"])) for one in facts["inits"]]
     rows += [(f"call, line {int(one['line'])}", str(one["shape"])) for one in facts["calls"]]
     more = [("", f"and {len(rows) - ROWS} more")] if len(rows) > ROWS else []
-    return on, (Held("the shapes that the model saw", (*rows[:ROWS], *more)),) if rows else ()
+    return on, (
+        DeviceValues("the shapes that the model saw", (*rows[:ROWS], *more)),
+    ) if rows else ()
 
 
 def _blamed(looked: Mapping[str, Any], steps: Sequence[Mapping[str, Any]]) -> int:
@@ -67,7 +69,7 @@ def _chosen(steps: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     return (keep or list(steps[-1:]))[-VALUES:]
 
 
-def _held(step: Mapping[str, Any], mesh: Mapping[str, int]) -> Held:
+def _held(step: Mapping[str, Any], mesh: Mapping[str, int]) -> DeviceValues:
     name = step["name"] if step["name"] != "return" else "what is returned"
     what = f"{name} ({step['operation']})" if name else step["operation"]
     rows = []
@@ -82,7 +84,7 @@ def _held(step: Mapping[str, Any], mesh: Mapping[str, int]) -> Held:
         rows.append((place, _numbers(group)))
     if len(step["held"]) > ROWS:
         rows.append(("", f"and {len(step['held']) - ROWS} more"))
-    return Held(what, tuple(rows))
+    return DeviceValues(what, tuple(rows))
 
 
 def _words(device: Mapping[str, int]) -> str:

@@ -25,7 +25,7 @@ class Line:
 
 
 @dataclasses.dataclass(frozen=True)
-class Run:
+class SolutionRun:
     """One run of a solution: its mesh and its outcome."""
 
     sizes: Mapping[str, int]
@@ -60,7 +60,7 @@ class Run:
 
 
 @dataclasses.dataclass(frozen=True)
-class Held:
+class DeviceValues:
     """A value at the line of the mistake, as each device has it."""
 
     value: str
@@ -79,13 +79,13 @@ class Judgement:
     title: str
     file: str
     status: str
-    runs: tuple[Run, ...] = ()
+    runs: tuple[SolutionRun, ...] = ()
     pitfall: Pitfall | None = None
     reason: str = ""
     """What happened: a sentence, or the message of the error."""
     line: Line | None = None
     held_on: str = ""
-    held: tuple[Held, ...] = ()
+    held: tuple[DeviceValues, ...] = ()
     hint: str = ""
     printed: str = ""
     seconds: float = 0.0
@@ -135,7 +135,7 @@ class Judgement:
             rows.append(("how it is done", False, "", self.pitfall.title))
         return rows
 
-    def _found(self, run: Run) -> str:
+    def _found(self, run: SolutionRun) -> str:
         if run.ok:
             return ""
         kind, colon, _ = run.error.partition(":")

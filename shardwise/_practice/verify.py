@@ -15,7 +15,7 @@ SEED = 20
 
 
 @dataclasses.dataclass(frozen=True)
-class Proof:
+class VerifiedFile:
     """The expected and the actual verdict on one file of an exercise."""
 
     exercise: str
@@ -44,8 +44,10 @@ class Proof:
 
 
 def verify(
-    exercises: Sequence[Exercise], judge: Judge, report: Callable[[Proof], None] = lambda _: None
-) -> list[Proof]:
+    exercises: Sequence[Exercise],
+    judge: Judge,
+    report: Callable[[VerifiedFile], None] = lambda _: None,
+) -> list[VerifiedFile]:
     """Judge the start, the solution and every wrong solution of each exercise."""
     proofs = []
     for exercise in exercises:
@@ -62,16 +64,16 @@ def verify(
     return proofs
 
 
-def _prove(exercise: Exercise, file: str, source: str, expected: str, judge: Judge) -> Proof:
+def _prove(exercise: Exercise, file: str, source: str, expected: str, judge: Judge) -> VerifiedFile:
     judgement = judge.judge(exercise, source, file, seed=SEED)
-    return Proof(exercise.name, file, expected, _found(judgement), judgement)
+    return VerifiedFile(exercise.name, file, expected, _found(judgement), judgement)
 
 
-def _start(exercise: Exercise, judge: Judge) -> Proof:
+def _start(exercise: Exercise, judge: Judge) -> VerifiedFile:
     """Verify that the learner's initial file is not right already; any pitfall will do."""
     judgement = judge.judge(exercise, exercise.start, "start.py", seed=SEED)
     found = "wrong" if judgement.status == "wrong" else judgement.status
-    return Proof(exercise.name, "start.py", "wrong", found, judgement)
+    return VerifiedFile(exercise.name, "start.py", "wrong", found, judgement)
 
 
 def _found(judgement: Judgement) -> str:

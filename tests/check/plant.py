@@ -83,8 +83,8 @@ def plants(name: str, dtype: str, found: Any) -> Iterator[Planted]:
     from shardwise._analysis.check.judging import judge
     from shardwise._analysis.check.wrong import Wrong
 
-    run, base, comparison = found.largest, found.base, found.comparison
-    rows = zip(run.values, comparison.wanted, comparison.limits, strict=True)
+    run, base = found.largest, found.base
+    rows = zip(run.values, found.wanted, found.limits, strict=True)
     for index, (value, want, limit) in enumerate(rows):
         if want.value.dtype.kind != "f":
             continue

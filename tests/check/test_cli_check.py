@@ -415,7 +415,7 @@ def test_a_case_without_parentheses(here):
     write(here, "import shardwise as sw\n@sw.case\ndef one(): pass\nsw.case()\n")
     result = run("steps.py")
     assert result.exit_code == ExitCode.NOT_RUN
-    assert "sw.case: it stands without parentheses" in result.stdout
+    assert "sw.case: it has no parentheses" in result.stdout
     with pytest.raises(ShardwiseError, match="it has no mesh"):
         sw_case()
 

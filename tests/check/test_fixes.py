@@ -12,7 +12,7 @@ import pytest
 from jax import P
 
 import shardwise as sw
-from shardwise._analysis.fixes.live import Live
+from shardwise._analysis.fixes.live import LoadedFile
 from shardwise._analysis.fixes.source import Edit, Source
 from tests.support import normal, real_mesh
 
@@ -192,7 +192,7 @@ def test_without_source_there_is_no_fix():
 def test_an_edit_is_undone_when_the_program_raises():
     source = Source.read(__file__)
     assert source is not None
-    live = Live(source)
+    live = LoadedFile(source)
     code = textbook.__code__
     at = source.data.index(b"def loss(w, x, y):\n    return") + len("def loss(w, x, y):\n    ")
     with pytest.raises(ZeroDivisionError), live.edited([Edit(at, at, "1/0;")]):
@@ -487,3 +487,21 @@ def test_fixes_are_right_on_real_devices(name):
     outcome = of_corpus(name)
     assert outcome.verified == "proved", outcome
     assert outcome.right, outcome
+
+
+def twice_the_mean(x, *, mesh):
+    def body(x):
+        total = jax.lax.psum(x.sum(), "data")
+        return 2 * total / jax.lax.psum(x.size, "data")
+
+    return jax.shard_map(body, mesh=mesh, in_specs=P("data"), out_specs=P())(x)
+
+
+def test_a_finding_from_numbers_alone_names_the_line_of_its_fix():
+    verdict = sw.check(twice_the_mean, X, mesh={"data": [1, 4]}, reference=lambda x: x.mean())
+    assert fix_of(verdict).verified == "proved"
+    (finding,) = verdict.findings
+    assert finding.code == "SW110"
+    assert finding.where.function == "body"
+    assert finding.where.text == 'return 2 * total / jax.lax.psum(x.size, "data")'
+    assert "|        ^^^^^^^^^\n" in str(finding)

@@ -68,3 +68,8 @@ RIGHT = {
 def test_rounding_is_no_mistake(name):
     verdict = sw.check(split(RIGHT[name]), X, mesh=MESH, fix=False)
     assert verdict, verdict
+
+
+def test_numbers_whose_squares_have_no_place_in_float64():
+    mean = split(lambda x: lax.pmean(x.mean(0), "data"))
+    assert sw.check(mean, X * 1e200, mesh=MESH)

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from shardwise._analysis.faults import FAULTS, OLD
 from shardwise._cli import app, config, watching
-from shardwise._cli.options import Format
+from shardwise._cli.options import OutputFormat
 from shardwise._cli.status import ExitCode
 
 CASE = """\
@@ -411,7 +411,7 @@ class TestWatch:
 
     def test_its_options_are_those_of_check(self):
         flags = {"--mesh": None, "-k": "a or b", "--devices": 8, "-q": False, "-v": True}
-        words = list(watching._words(flags, Format.GITHUB))
+        words = list(watching._words(flags, OutputFormat.GITHUB))
         assert words == ["--format", "github", "-k", "a or b", "--devices", "8", "-v"]
 
 

@@ -189,7 +189,9 @@ WAYS = [
 @pytest.mark.parametrize("number", range(len(DEADLOCKS)), ids=[d.__name__ for d in DEADLOCKS])
 def test_deadlock_is_an_error(number):
     at_once, jit, check_vma = WAYS[number % len(WAYS)]
-    with pytest.raises(sw.DeadlockError, match="'x'"):
+    loops = while_on_data, while_on_the_index, fori_with_different_counts
+    kind = "while loop" if DEADLOCKS[number] in loops else "cond"
+    with pytest.raises(sw.DeadlockError, match=rf"'x'[\s\S]*; the {kind} at "):
         run(DEADLOCKS[number], at_once=at_once, jit=jit, check_vma=check_vma)
 
 

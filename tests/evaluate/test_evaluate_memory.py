@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from shardwise import ShardwiseError
+from shardwise._jax.failures import is_out_of_memory
 from shardwise._runtime.evaluate import Sum
 from shardwise._runtime.evaluate.data import stream
 from shardwise._runtime.evaluate.data.source import ExampleLeaf
@@ -181,7 +182,7 @@ class TestHalving:
 
 def test_what_is_out_of_memory():
     oom = jax.errors.JaxRuntimeError
-    assert memory.is_out_of_memory(oom("RESOURCE_EXHAUSTED: ..."))
-    assert memory.is_out_of_memory(MemoryError())
-    assert not memory.is_out_of_memory(oom("INTERNAL: ..."))
-    assert not memory.is_out_of_memory(ValueError("out of memory"))
+    assert is_out_of_memory(oom("RESOURCE_EXHAUSTED: ..."))
+    assert is_out_of_memory(MemoryError())
+    assert not is_out_of_memory(oom("INTERNAL: ..."))
+    assert not is_out_of_memory(ValueError("out of memory"))

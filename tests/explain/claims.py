@@ -21,11 +21,10 @@ from jax import P, lax
 import shardwise as sw
 from shardwise._analysis.explain.avoid import plans
 from shardwise._analysis.explain.explain import _operations
-from shardwise._analysis.explain.instead import Plan
-from shardwise._analysis.inspect.record import Recorder
-from shardwise._analysis.inspect.seen import Around
-from shardwise._analysis.inspect.seen import Seen as One
-from shardwise._engine.lower import DivergenceWatch, Value
+from shardwise._analysis.explain.instead import Avoidance
+from shardwise._analysis.inspect.record import StepRecorder
+from shardwise._analysis.inspect.seen import IterationContext, StackedResult
+from shardwise._engine.lower import DivergenceWatch, StackedValue
 from shardwise._engine.tracing import Tracing
 from shardwise._meaning import keep
 from shardwise._program import Collective, Op, Var, walk
@@ -60,11 +59,11 @@ class Seen:
     def __init__(self, body: Any, traced: Any):
         watch = DivergenceWatch(body.ops)
         program: Any = SimpleNamespace(body=body, watch=watch, jaxpr=traced.program.jaxpr)
-        self.recorder = Recorder(program)
-        ins = [Value(jnp.asarray(value)) for value in traced.values]
-        self.recorder._list(body, ins, Around(), watch)
-        self.at: dict[Any, Value] = {}
-        self.order: list[One] = []
+        self.recorder = StepRecorder(program)
+        ins = [StackedValue(jnp.asarray(value)) for value in traced.values]
+        self.recorder._list(body, ins, IterationContext())
+        self.at: dict[Any, StackedValue] = {}
+        self.order: list[StackedResult] = []
         for one in self.recorder._seen:
             self.at[one.op.outs[one.out], one.around.iteration] = one.value
             self.order.append(one)
@@ -77,7 +76,7 @@ class Seen:
                 if isinstance(atom, Var):
                     self.readers.setdefault(atom, []).append(op)
 
-    def against(self, op: Collective, plan: Plan) -> Iterator[str]:
+    def against(self, op: Collective, plan: Avoidance) -> Iterator[str]:
         """What the numbers have against a claim."""
         out = op.outs[0]
         for turn in self.turns.get(out, []):
@@ -105,7 +104,7 @@ class Seen:
         if plan.kind in ("merged", "scattered", "reduced") and not plan.others:
             yield "nothing is sent instead"
 
-    def before(self, op: Op, turn: Any) -> Iterator[Value]:
+    def before(self, op: Op, turn: Any) -> Iterator[StackedValue]:
         """Values that were there before an operation, in the same turn or outside the loop."""
         for one in self.order:
             if one.op is op and one.around.iteration == turn:
@@ -114,7 +113,7 @@ class Seen:
         yield from ()
 
 
-def differs_along(value: Value, axis: Any) -> bool:
+def differs_along(value: StackedValue, axis: Any) -> bool:
     """Whether devices along an axis have different numbers."""
     if axis not in value.dims:
         return False
@@ -122,14 +121,14 @@ def differs_along(value: Value, axis: Any) -> bool:
     return not all(_near(row, rows[0]) for row in rows)
 
 
-def alike(a: Value, b: Value) -> bool:
+def alike(a: StackedValue, b: StackedValue) -> bool:
     """Whether all devices have the same in both."""
     axes = sorted({*a.dims, *b.dims})
     x, y = _stacked(a, axes), _stacked(b, axes)
     return x.ndim == y.ndim and x.shape[len(axes) :] == y.shape[len(axes) :] and _near(x, y)
 
 
-def _stacked(value: Value, axes: list[Any]) -> np.ndarray:
+def _stacked(value: StackedValue, axes: list[Any]) -> np.ndarray:
     array = _numbers(value)
     own = [axis for axis in axes if axis in value.dims]
     array = np.moveaxis(array, [value.dims[axis] for axis in own], range(len(own)))
@@ -137,7 +136,7 @@ def _stacked(value: Value, axes: list[Any]) -> np.ndarray:
     return np.expand_dims(array, missing)
 
 
-def _numbers(value: Value) -> np.ndarray:
+def _numbers(value: StackedValue) -> np.ndarray:
     array = np.asarray(value.array)
     return array.astype(np.complex128) if array.dtype.kind == "c" else array.astype(np.float64)
 

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from shardwise._engine.lower import Pace, explain_divergence, observe
-from shardwise._engine.lower import Value as Stacked
+from shardwise._engine.lower.value import StackedValue as Stacked
 from shardwise._engine.tracing import Tracing
 from shardwise._meaning import Walk
 from shardwise._meaning import term as T

@@ -31,10 +31,10 @@ from shardwise._practice import compare, diagnose, looking
 from shardwise._practice.exercise import find, load_all
 from shardwise._practice.judge import Judge, read
 from shardwise._practice.sandbox import program, wire
-from shardwise._practice.sandbox.hooks import Seen
+from shardwise._practice.sandbox.hooks import Observations
 from shardwise._practice.sandbox.host import Limits, Sandbox
 from shardwise._practice.sandbox.walls import ALL, Walls, landlock, seccomp
-from shardwise._practice.sandbox.walls.view import View
+from shardwise._practice.sandbox.walls.view import ReadablePaths
 from shardwise._practice.text import visible
 
 from .hostile import attacks, forging, inside
@@ -170,7 +170,7 @@ def test_a_class_is_not_judged_without_walls():
 
 
 def test_the_exercises_are_out_of_sight():
-    view = View.of_this_python()
+    view = ReadablePaths.of_this_python()
     read, around = view.parts()
     for exercise in load_all():
         assert not view.covers(str(exercise.folder / "solution.py"))
@@ -265,13 +265,13 @@ def test_no_answer_raises_in_the_judge(data):
 def test_no_part_of_an_answer_raises_in_the_judge(raw, part):
     assert wire.read(raw, 1) is None or raw.strip().startswith(b"{")
     for key in ("value", "error", "facts", "program", "findings", "inspection"):
-        run = {"value": {"none": True}, "facts": Seen().facts(), key: part}
+        run = {"value": {"none": True}, "facts": Observations().facts(), key: part}
         found = wire.read(json.dumps({"runs": [run]}).encode(), 1)
         assert found is None or "facts" in found[0]
 
 
 def test_an_answer_of_our_own_is_read():
-    run = {"value": wire.pack({"a": [1.5, None]}), "facts": Seen().facts()}
+    run = {"value": wire.pack({"a": [1.5, None]}), "facts": Observations().facts()}
     found = wire.read(json.dumps({"runs": [run]}).encode(), 1)
     assert found is not None
     assert found[0]["value"]["a"][0] == 1.5

@@ -18,7 +18,7 @@ import pytest
 from shardwise._practice import compare
 from shardwise._practice.exercise import find
 from shardwise._practice.folder import Folder
-from shardwise._practice.verdict import Judgement, Run
+from shardwise._practice.verdict import Judgement, SolutionRun
 from shardwise._practice.watch import Screen, Watch
 from shardwise._practice.workshop import Workshop
 
@@ -173,7 +173,7 @@ def test_without_a_terminal_it_prints_one_verdict_after_the_other(folder):
 
 
 def test_a_narrow_screen_breaks_no_line(capsys):
-    run = Run({"data": 8}, "device", False, "[1, 2, 3]" * 9, "[1, 2]" * 9)
+    run = SolutionRun({"data": 8}, "device", False, "[1, 2, 3]" * 9, "[1, 2]" * 9)
     found = Judgement("name", "Title", "f.py", "wrong", (run,), hint="word " * 40)
     screen = Screen(sys.stdout, colour=False)
     for text, style in found.lines(40):
@@ -184,7 +184,7 @@ def test_a_narrow_screen_breaks_no_line(capsys):
 @pytest.mark.parametrize("width", [40, 60, 80])
 def test_the_numbers_of_a_verdict_are_never_cut(width):
     expected, got = "-0.58393 at [0][0] of shape (16, 3)", "-0.14598 at [0][0] of shape (16, 3)"
-    run = Run({"data": 8}, "devices", False, expected=expected, found=got)
+    run = SolutionRun({"data": 8}, "devices", False, expected=expected, found=got)
     lines = Judgement("name", "Title", "f.py", "wrong", (run,)).text(width).splitlines()
     assert f"expected {expected}" in " ".join(" ".join(lines).split())
     assert f"found {got}" in " ".join(" ".join(lines).split())

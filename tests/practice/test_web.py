@@ -13,7 +13,7 @@ from shardwise import ShardwiseError
 from shardwise._practice.exercise import find
 from shardwise._practice.folder import Folder
 from shardwise._practice.sandbox.host import Limits
-from shardwise._practice.web.server import MARKDOWN, Live, Server
+from shardwise._practice.web.server import MARKDOWN, LiveWorkshop, Server
 from shardwise._practice.workshop import Workshop
 
 from ..explain.browser import start
@@ -24,7 +24,7 @@ from ..patience import HANGS
 def server(tmp_path_factory):
     folder, _ = Folder.start(tmp_path_factory.mktemp("web") / "here", None)
     with Workshop(folder, Limits(seconds=HANGS, cpu=600)) as shop:
-        live = Live(shop)
+        live = LiveWorkshop(shop)
         made = Server(live, 0)
         live.start()
         threading.Thread(target=made.serve_forever, daemon=True).start()

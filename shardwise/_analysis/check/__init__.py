@@ -12,6 +12,8 @@ from .case import collecting as collecting
 from .cause import cause as cause
 from .cause import ratios as ratios
 from .compare import wide as wide
+from .every import AnySize as AnySize
+from .every import Every as Every
 from .examine import Examined as Examined
 from .examine import examine as examine
 from .numbers import paths_apart as paths_apart

@@ -8,7 +8,6 @@ reductions on the way to the result, then no exchange has made up for the missin
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 
 from ..._mesh import Axis
@@ -17,49 +16,35 @@ from ..._program.primitives import REDUCTIONS, of
 from ..faults import DependsOnDevices, Finding
 from .cause import names
 from .flow import ancestors
-from .numbers import Measured
+from .numbers import about
 from .wrong import Wrong
 
-PRODUCT = "dot_general"
 
-
-def alone(op: Op | None, one: Wrong) -> Finding | None:
+def alone(op: Op | None, result: Wrong) -> Finding | None:
     """Return the finding for an operation that was applied to parts, if it explains the result."""
-    if not isinstance(op, Leaf) or not op.where.file or not one.comes_from(op):
+    if not isinstance(op, Leaf) or not op.where.file or not result.comes_from(op):
         return None
     operand_axes = [atom.axes for atom in op.ins if isinstance(atom, Var)]
-    if op.name == PRODUCT:
+    if op.name == "dot_general":
         axes = sorted(operand_axes[0] & operand_axes[1]) if len(operand_axes) == 2 else []
+        does = "multiplies its own part with its own part"
+        rows = (
+            " for one of the two. With n rows on each device, its own then begin at "
+            f"n * jax.lax.axis_index({names(axes)})."
+        )
     else:
         axes = sorted(operand_axes[0]) if operand_axes and of(op.name).along else []
-    if not axes or _are_exchanged(one, axes):
+        does, rows = f"{of(op.name).along} its own part", "."
+    if not axes or _are_exchanged(result, axes):
         return None
-    label = names(axes)
-    action = (
-        "multiplies its own part with its own part"
-        if op.name == PRODUCT
-        else f"{of(op.name).along} its own part"
-    )
-    finding = DependsOnDevices.from_operation(Measured(one), op, action, label, _rows(op, label))
-    message = f"{one.path} {finding.message} (on {one.mesh})"
-    return dataclasses.replace(finding, message=message, leaf=one.path, mesh=one.mesh)
+    finding = DependsOnDevices.from_operation(result, op, does, names(axes), rows)
+    return about(finding, result, f" (on {result.mesh})")
 
 
-def _rows(op: Leaf, over: str) -> str:
-    if op.name != PRODUCT:
-        return "."
-    return (
-        " for one of the two. With n rows on each device, its own then begin at "
-        f"n * jax.lax.axis_index({over})."
-    )
-
-
-def _are_exchanged(one: Wrong, axes: Sequence[Axis]) -> bool:
+def _are_exchanged(result: Wrong, axes: Sequence[Axis]) -> bool:
     """Return whether a result depends on a collective over `axes` that is not a reduction."""
-    body = one.run.body
-    made_by = ancestors(body, body.outs[one.index])
-    return any(_exchanges(op, axes) for op in walk(made_by))
-
-
-def _exchanges(op: Op, axes: Sequence[Axis]) -> bool:
-    return isinstance(op, Collective) and op.name not in REDUCTIONS and bool({*op.axes} & {*axes})
+    body = result.run.body
+    return any(
+        isinstance(op, Collective) and op.name not in REDUCTIONS and {*op.axes} & {*axes}
+        for op in walk(ancestors(body, body.outs[result.index]))
+    )

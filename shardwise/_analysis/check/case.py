@@ -11,7 +11,9 @@ from typing import Any
 
 from ..._base.calls import public
 from ..._base.errors import ArgumentError, ShardwiseError, a_type, caller, name_of
+from ..._engine.static import Static
 from ..._mesh import AbstractMesh, Mesh
+from .every import AnySize
 from .options import Sizes, expand, refused
 
 
@@ -47,6 +49,14 @@ class Case:
         code = getattr(self.make, "__code__", None)
         return code.co_firstlineno if code else 1
 
+    def meshes(self, f: Callable[..., Any], args: Sequence[Any]) -> list[AbstractMesh]:
+        """Return the meshes to run the program on, the smallest first."""
+        any_size = AnySize.of(self.mesh, "case")
+        if any_size is None:
+            return expand(self.mesh, "case")
+        static = Static.of(*(self.options.get(f"static_arg{kind}") for kind in ("nums", "names")))
+        return any_size.small(f, tuple(args), (self.options.get("in_specs"), static))[0]
+
     def __call__(self) -> tuple[Callable[..., Any], Sequence[Any]]:
         return self.make()
 
@@ -66,8 +76,8 @@ def case(
     """Declare a case for `shardwise check`, `prove`, `inspect` and `explain`.
 
     Args:
-        mesh: Axis names, each with a size or a list of sizes, as in `check`; or a mesh, which has
-            one size for each axis.
+        mesh: Axis names, each with a size, a list of sizes or a letter, as in `check` and `prove`;
+            or a mesh, which has one size for each axis.
         explain: A function that returns `(f, args)` for `shardwise explain`, for example with
             shapes of full size. By default, the checked program is explained.
         explain_mesh: The mesh to explain it on, with one size for each axis. By default, the
@@ -137,15 +147,12 @@ def collecting() -> Iterator[None]:
 def _refuse_no_mesh(misplaced: Sequence[Any], mesh: Any) -> None:
     """Raise an error that says what was passed instead of a mesh."""
     if misplaced or not isinstance(mesh, Mapping) or not mesh:
-        bare = bool(misplaced) and callable(misplaced[0])
+        what = "it has no mesh" if mesh is None else f"its mesh is {mesh!r}"
+        if misplaced:
+            bare = callable(misplaced[0])
+            what = "it has no parentheses" if bare else "it has positional arguments"
         raise _refused(
-            "it stands without parentheses"
-            if bare
-            else "it is given arguments by position"
-            if misplaced
-            else "it has no mesh"
-            if mesh is None
-            else f"its mesh is {mesh!r}",
+            what,
             "A case names the axes and the sizes to try; the function that follows returns what to "
             "check, and its arguments.",
             '@sw.case(mesh={"data": [1, 2, 4, 8]}), and below it '
@@ -153,7 +160,8 @@ def _refuse_no_mesh(misplaced: Sequence[Any], mesh: Any) -> None:
         )
 
     try:
-        expand(mesh)
+        if AnySize.of(mesh, "case") is None:
+            expand(mesh)
     except ShardwiseError as error:
         raise type(error)(f"{_where()}: {error}") from None
 
@@ -180,15 +188,7 @@ def _refuse_no_function(make: Any) -> None:
         )
 
 
-OPTIONS = (
-    "reference",
-    "rtol",
-    "atol",
-    "seed",
-    "in_specs",
-    "static_argnums",
-    "static_argnames",
-)
+OPTIONS = ("reference", "rtol", "atol", "seed", "in_specs", "static_argnums", "static_argnames")
 """The options that a case passes to `check`."""
 
 
@@ -199,7 +199,7 @@ def _refuse_unknown(options: Mapping[str, Any]) -> None:
         matches = difflib.get_close_matches(unknown[0], [*OPTIONS, "explain", "explain_mesh"], n=1)
         raise _refused(
             f"there is no argument {', '.join(f'{name}=' for name in unknown)}",
-            "It takes by name mesh=, explain=, explain_mesh=, and what it hands on to check: "
+            "It takes by name mesh=, explain=, explain_mesh=, and options of check: "
             f"{', '.join(f'{name}=' for name in OPTIONS)}.",
             f"did you mean {matches[0]}=?"
             if matches

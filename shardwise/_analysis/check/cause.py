@@ -11,7 +11,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from ..._meaning import Coef, Gap, Mistake, Step, below
+from ..._meaning import Coef, Gap, Mistake, TermEvent, below
 from ..._mesh import Axis
 from ..._program import Collective, Join, Leaf, Lit, Op, Where, within
 from ..faults import (
@@ -32,9 +32,9 @@ from .diagnose import line_of
 from .two_ways import two_ways
 
 
-def names(axes: Sequence[Axis]) -> str:
+def names(axes: Iterable[Axis | str]) -> str:
     """Return axes as written in a collective: `'data'` or `('data', 'model')`."""
-    listed = [axis.name for axis in axes]
+    listed = [axis if isinstance(axis, str) else axis.name for axis in axes]
     return repr(listed[0]) if len(listed) == 1 else repr(tuple(listed))
 
 
@@ -43,25 +43,18 @@ def cause(gap: Gap, leaf: str, axes: Sequence[Axis], mesh: str, seen: Seen = ())
 
     `seen` has the factor at this place on every mesh that was read (`ratios`).
     """
-    finding = _found(gap, tuple(axes), mesh, seen)
-    message = f"{leaf} {finding.message}"
-    return dataclasses.replace(finding, leaf=leaf, mesh=mesh, message=message, evidence=MEANING)
-
-
-def _found(gap: Gap, axes: tuple[Axis, ...], mesh: str, seen: Seen) -> Finding:
+    evidence: Any = Unrelated(gap, mesh)
     if gap.kind == "times" and gap.ratio is not None:
-        multiple = Multiple(gap, axes, seen)
-        faults = (CountedOften, TooLarge, TooSmall)
-        return next(filter(None, (fault.from_meaning(multiple) for fault in faults)))
-    evidence: Any
-    if gap.kind == "mistake" and gap.mistake is not None and gap.mistake.axes:
+        evidence, faults = Multiple(gap, tuple(axes), seen), (CountedOften, TooLarge, TooSmall)
+    elif gap.kind == "mistake" and gap.mistake is not None and gap.mistake.axes:
         evidence = Misuse(gap.mistake.used or gap.mistake, gap.ratio)
         faults = (ShareReturned, ShareUsed)
     else:
-        evidence = Unrelated(gap, mesh)
         joined = {"first": Differs, "moved": OtherDimension} if gap.stray is not None else {}
         faults = (joined.get(gap.kind, NotFollowed),)
-    return next(filter(None, (fault.from_meaning(evidence) for fault in faults)))
+    finding = next(filter(None, (fault.from_meaning(evidence) for fault in faults)))
+    message = f"{leaf} {finding.message}"
+    return dataclasses.replace(finding, leaf=leaf, mesh=mesh, message=message, evidence=MEANING)
 
 
 def ratios(gap: Gap, known: Iterable[tuple[Sizes, Sequence[Gap]]]) -> Seen:
@@ -107,7 +100,7 @@ class Multiple:
         return one.keys() <= {step.axis.name for step in self.gap.steps if step.axis is not None}
 
     @property
-    def counted(self) -> Step | None:
+    def counted(self) -> TermEvent | None:
         """The step at which a whole value was added to a share, if that explains the factor."""
         last = self._counted[-1] if self._counted else None
         return last if last and (not self._fitting or _is_in(last, self.powers)) else None
@@ -132,30 +125,24 @@ class Multiple:
         """The inverse of the factor as text."""
         return _number(1 / self.ratio)
 
-    def steps(self, kind: str, everywhere: bool = False) -> list[Step]:
+    def steps(self, kind: str, everywhere: bool = False) -> list[TermEvent]:
         """Return the steps of one kind, over the axes of the factor or `everywhere`."""
         of_kind = [step for step in self.gap.steps if step.kind == kind]
         return [step for step in of_kind if everywhere or step.axis in self._axes]
 
     @property
-    def paid(self) -> list[Step]:
+    def paid(self) -> list[TermEvent]:
         """The sums over devices; with one element per device there are none, only the blocks."""
         return self.steps("paid") or self.steps("blocks")
 
     @property
-    def by_hand(self) -> list[Step]:
+    def by_hand(self) -> list[TermEvent]:
         """The steps that scale by a number which depends on the devices, other than in a mean."""
         return [step for step in self.steps("scaled", everywhere=True) if not self.is_mean(step)]
 
-    @property
-    def first(self) -> Where:
-        """The line of the first step."""
-        return self.gap.steps[0].op.where if self.gap.steps else nowhere()
-
-    @property
-    def last(self) -> Where:
-        """The line of the last step."""
-        return self.gap.steps[-1].op.where if self.gap.steps else nowhere()
+    def step_line(self, index: int) -> Where:
+        """Return the line of a step by its index; `nowhere()` if there are no steps."""
+        return self.gap.steps[index].op.where if self.gap.steps else nowhere()
 
     def unclear(self) -> tuple[str, Where, str]:
         """Return message, line and remedy for a factor that is no plain product of axis sizes."""
@@ -173,21 +160,21 @@ class Multiple:
         )
 
     @staticmethod
-    def is_mean(step: Step) -> bool:
+    def is_mean(step: TermEvent) -> bool:
         """Return whether a step is part of a `pmean`."""
         return within(step.op.source, "pmean")
 
     @staticmethod
-    def line(step: Step) -> Where:
+    def line(step: TermEvent) -> Where:
         """Return the line of a step; for one made by autodiff, the line of the `grad`."""
         return line_of(step.op)
 
-    def gradient_remedy(self, step: Step) -> str:
+    def gradient_remedy(self, step: TermEvent) -> str:
         """Return how to write a gradient that autodiff has already summed."""
         return two_ways(step.op, self.over)
 
     @staticmethod
-    def counts(step: Step) -> bool:
+    def counts(step: TermEvent) -> bool:
         """Return whether the summed value has an integer dtype."""
         return jnp.issubdtype(step.op.outs[0].dtype, jnp.integer)
 
@@ -197,7 +184,7 @@ class Multiple:
         return Fraction(coef).denominator == 1
 
     @staticmethod
-    def divides(step: Step, number: Fraction) -> bool:
+    def divides(step: TermEvent, number: Fraction) -> bool:
         """Return whether a step divides by this number, or multiplies by its inverse."""
         op = step.op
         if not isinstance(op, Leaf) or op.name not in ("div", "mul") or len(op.ins) != 2:
@@ -207,7 +194,7 @@ class Multiple:
         return any(bool((abs(factor / divisor - 1) < 1e-6).all()) for factor in literals)
 
 
-def _is_in(step: Step, one: Powers) -> bool:
+def _is_in(step: TermEvent, one: Powers) -> bool:
     return step.axis is not None and one.get(step.axis.name, 0) > 0
 
 

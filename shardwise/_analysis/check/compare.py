@@ -18,7 +18,9 @@ The search for a cause compares intermediate values by their norms: `agree`.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -54,12 +56,12 @@ class Tolerance:
     """Whether the result is declared float64 or complex128."""
 
     @property
-    def given(self) -> bool:
+    def is_set(self) -> bool:
         """Whether the user has set it."""
         return self.rtol is not None or self.atol is not None
 
     @property
-    def own(self) -> float:
+    def relative(self) -> float:
         """The relative difference that an element may have."""
         if self.eps:
             return max(RTOL, 4 * self.eps, 64 * EPS32)
@@ -68,9 +70,9 @@ class Tolerance:
     @property
     def norm(self) -> float:
         """The relative difference of norms, for intermediate values."""
-        if self.given:
+        if self.is_set:
             return self.rtol or 0.0
-        return self.own if self.eps else NOTHING
+        return self.relative if self.eps else NOTHING
 
     @property
     def change(self) -> float:
@@ -79,57 +81,41 @@ class Tolerance:
 
 
 @dataclasses.dataclass(frozen=True)
-class Change:
+class Movement:
     """How a result changes when the arguments are perturbed slightly."""
 
-    moved: np.ndarray | float = 0.0
-    """How far each floating-point element moves, in the layout of `in_parts`."""
-    seen: tuple[np.ndarray, ...] = ()
-    """The values that integers, booleans and keys take."""
-    turned: np.ndarray | bool = False
-    """Which of these take another value."""
+    samples: Sequence[tuple[np.ndarray, np.ndarray]] = ()
+    """Values for perturbed arguments, each with the value for the unperturbed ones."""
+    scale: float = 0.0
+    """The largest movement that may be rounding; larger ones are jumps at a tie."""
 
-    def __or__(self, other: Change) -> Change:
-        moved = np.maximum(self.moved, other.moved)
-        return Change(moved, self.seen + other.seen, self.turned | other.turned)
-
-    def allowing(self, scale: float) -> Change:
-        """Return the change with movements up to `scale` multiplied by `TIMES`: those are rounding.
-
-        Larger movements are jumps at a tie, and only their observed size is allowed.
-        """
-        moved = np.where(TIMES * self.moved <= scale, TIMES * self.moved, (1 + RTOL) * self.moved)
-        return dataclasses.replace(self, moved=moved)
+    @functools.cached_property
+    def allowed(self) -> Any:
+        """How far each floating-point element may be off, in the layout of `in_parts`."""
+        moved = functools.reduce(np.maximum, (gaps(*pair) for pair in self.samples), np.zeros(()))
+        return np.where(TIMES * moved <= self.scale, TIMES * moved, (1 + RTOL) * moved)
 
     def explains(self, got: np.ndarray) -> Any:
-        """Return which integers of `got` are explained by a value they take when perturbed."""
-        explained: Any = np.False_
-        for sample in self.seen:
-            explained = explained | (sample == got)
-        return explained & self.turned
+        """Return which integers of `got` are values that they take when perturbed."""
+        matches = ((sample == got) & (sample != value) for sample, value in self.samples)
+        return functools.reduce(np.logical_or, matches, np.False_)
 
 
-STILL = Change()
+STILL = Movement()
 
 
-def change_of(sample: np.ndarray, value: np.ndarray) -> Change:
-    """Return the change from one evaluation of a result to another."""
-    if is_inexact(value):
-        return Change(gaps(sample, value))
-    return Change(seen=(sample,), turned=sample != value)
-
-
-def off(got: Any, want: Any, limit: Tolerance, change: Change = Change()) -> np.ndarray:
+def off(got: Any, want: Any, limit: Tolerance, movement: Movement = STILL) -> np.ndarray:
     """Return which elements of a result are wrong."""
     got, want = np.asarray(got), np.asarray(want)
     if not is_inexact(want):
-        return (got != want) & ~change.explains(got)
-    if limit.given:
+        return (got != want) & ~movement.explains(got)
+    if limit.is_set:
         gap, size, equal = _gaps(wide(got), wide(want))
         return ~(equal | (gap <= (limit.atol or 0) + (limit.rtol or 0) * size))
     gap, size, equal = _gaps(in_parts(got), in_parts(want))
     with np.errstate(all="ignore"):
-        close = (gap <= limit.own * size) | (gap <= change.moved) | np.isinf(change.moved)
+        allowed = movement.allowed
+        close = (gap <= limit.relative * size) | (gap <= allowed) | np.isinf(allowed)
     wrong = ~(equal | close)
     return np.asarray(wrong.any(-1)) if wrong.ndim > want.ndim else wrong
 
@@ -151,14 +137,11 @@ def gaps(got: Any, want: Any) -> np.ndarray:
 
 def difference(got: np.ndarray, want: np.ndarray) -> float:
     """Return the relative difference of two arrays of one shape; infinite if only one is finite."""
-    got, want = wide(got), wide(want)
-    equal = (got == want) | (np.isnan(got) & np.isnan(want))
+    gap, size, equal = _gaps(wide(got), wide(want))
     with np.errstate(all="ignore"):
-        gaps = np.where(equal, 0, got) - np.where(equal, 0, want)
-    if not np.isfinite(gaps).all():
+        gap, norm = float(np.linalg.norm(np.where(equal, 0, gap))), float(np.linalg.norm(size))
+    if not math.isfinite(gap):
         return math.inf
-    norm = float(np.linalg.norm(np.where(np.isfinite(want), want, 0)))
-    gap = float(np.linalg.norm(gaps))
     return gap / norm if norm else (math.inf if gap else 0.0)
 
 

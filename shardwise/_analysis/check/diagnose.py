@@ -12,11 +12,8 @@ more iterations on a mesh.
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from collections.abc import Mapping, Sequence
-
-import numpy as np
+from collections.abc import Mapping
 
 from ..._program import (
     Atom,
@@ -34,24 +31,13 @@ from ..._program import (
     walk,
 )
 from ..._program.collectives import RULES
+from ..._program.liveness import dependents
 from ..._program.primitives import UNKNOWN, of
 from .flow import ancestors, carried, deciding, felt, needed
-from .relate import REDUCE, Agree, Held, Relation, relate
-
-Beside = Mapping[Var, tuple[Held, np.ndarray]]
-"""Values on the mesh, each with its twin on one device."""
+from .relate import REDUCE, Agree, Beside, Relation, relate
 
 Known = Mapping[Var, Relation]
 """How values relate to their twins."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Origin:
-    """The operation to blame."""
-
-    op: Op
-    same: bool = False
-    """Whether the value is the same on every device but depends on the number of devices."""
 
 
 def relations(
@@ -75,38 +61,41 @@ def relations(
     }
 
 
-def origin(body: Body, target: Var, known: Known) -> Origin | None:
+def origin(body: Body, target: Var, known: Known) -> Op | None:
     """Return the operation from which a wrong result starts to depend on the number of devices."""
-    ops = ancestors(body, target)
-    constant = _constants(body)
-    blamed = _blamed(ops, target, known)
-    # The index of a device differs between devices by design.
-    path = [op for op in blamed if not _apart_from(op, constant) and not isinstance(op, AxisIndex)]
-    same_parts = (op for op in path if any(known.get(var) is Relation.OFF for var in _the_same(op)))
-    # A value without a twin may correct what came before it.
-    certain = (
-        _blamed(ops, target, known, (Relation.OFF, Relation.UNLIKE))
-        if known.get(target) is Relation.OFF
-        else ()
-    )
-    on_path = {*path}
-    off_path = (op for op in [*certain, *path] if op in on_path and _is_off(op, known))
-    if op := next(same_parts, None):
+
+    def through(*relations: Relation | None) -> list[Op]:
+        return ancestors(body, target, lambda var: known.get(var) in relations)
+
+    def is_off(op: Op) -> bool:
+        return any(known.get(var) is Relation.OFF for var in op.outs)
+
+    makers = (op for op in body.ops if not isinstance(op, Leaf))
+    data = dependents(body.ops, [*body.ins, *(var for op in makers for var in op.outs)])
+    blamed = through(None, Relation.OFF, Relation.UNLIKE)
+    # The index of a device differs between devices by design, and so may the size of a part.
+    path = [
+        op for op in blamed if not isinstance(op, Join | AxisIndex) and not data.isdisjoint(op.outs)
+    ]
+    if op := next((op for op in path if is_same_and_off(op, known)), None):
         # If a value computed from a wrong array is wrong, the parts of that array are to blame.
         before = blamed[: blamed.index(op)]
-        joined = (join for join in before if isinstance(join, Join) and _split_and_off(join, known))
-        parts = next((join.ins[0] for join in joined), None)
+        joins = (join for join in before if isinstance(join, Join) and join.axes)
+        parts = next((join.ins[0] for join in joins if is_off(join)), None)
         cause = origin(body, parts, known) if isinstance(parts, Var) else None
-        return cause or Origin(op, same=True)
-    op = next(off_path, None) or next(iter(path), None)
-    return Origin(_in_loop(op, known)) if op else None
+        return cause or op
+    # A value without a twin may correct what came before it.
+    on_path = {*path} if known.get(target) is Relation.OFF else ()
+    certain = [op for op in through(Relation.OFF, Relation.UNLIKE) if op in on_path]
+    op = next((op for op in [*certain, *path] if is_off(op)), next(iter(path), None))
+    return _in_loop(op, known) if op else None
 
 
-def _the_same(op: Op) -> list[Var]:
-    """Return the results that are the same on all devices, or on all in the reduced group."""
-    if isinstance(op, Collective) and RULES[op.name].agrees:
-        return [var for var in op.outs if not var.axes & {*op.axes}]
-    return [var for var in op.outs if not var.axes]
+def is_same_and_off(op: Op, known: Known) -> bool:
+    """Return whether a result is wrong that is the same on all devices, or in a reduced group."""
+    group = {*op.axes} if isinstance(op, Collective) and RULES[op.name].agrees else None
+    same = [var for var in op.outs if not (var.axes if group is None else var.axes & group)]
+    return any(known.get(var) is Relation.OFF for var in same)
 
 
 def leads_to(body: Body, target: Var, known: Known, cause: Op) -> bool:
@@ -116,17 +105,8 @@ def leads_to(body: Body, target: Var, known: Known, cause: Op) -> bool:
     """
     if not any(op is cause for op in walk(body.ops)):
         return True  # what runs is a rewritten form of the program that was read
-    open_ = {target}
-    for op in reversed(body.ops):
-        if any(var in open_ and known.get(var) is not Relation.RIGHT for var in op.outs):
-            if any(inner is cause for inner in walk([op])):
-                return True
-            open_ |= {atom for atom in op.ins if isinstance(atom, Var)}
-    return False
-
-
-def _split_and_off(join: Join, known: Known) -> bool:
-    return bool(join.axes) and known.get(join.outs[0]) is Relation.OFF
+    path = ancestors(body, target, lambda var: known.get(var) is not Relation.RIGHT)
+    return any(op is cause for op in walk(path))
 
 
 def _in_loop(op: Op, known: Known) -> Op:
@@ -154,39 +134,6 @@ def _reductions(op: Op, var: Var) -> tuple[str, ...]:
     """Return the reductions that may be missing; for a single number, pmax would fit by chance."""
     compares = isinstance(op, Leaf) and op.name in {"reduce_max", "reduce_min"}
     return tuple(REDUCE) if compares or math.prod(var.shape) > 1 else ("psum", "pmean")
-
-
-def _apart_from(op: Op, constant: set[Var]) -> bool:
-    return isinstance(op, Join) or constant.issuperset(op.outs)
-
-
-def _blamed(
-    ops: list[Op],
-    target: Var,
-    known: Known,
-    guilty: Sequence[Relation | None] = (None, Relation.OFF, Relation.UNLIKE),
-) -> list[Op]:
-    """Return the operations between the mistake and the target, in program order."""
-    open_ = {target}
-    blamed = []
-    for op in reversed(ops):
-        if any(out in open_ for out in op.outs):
-            blamed.append(op)
-            open_ |= {a for a in op.ins if isinstance(a, Var) and known.get(a) in guilty}
-    return blamed[::-1]
-
-
-def _is_off(op: Op, known: Known) -> bool:
-    return any(known.get(out) is Relation.OFF for out in op.outs)
-
-
-def _constants(body: Body) -> set[Var]:
-    """Return the values computed from literals alone: a local size may be one of them."""
-    constants: set[Var] = set()
-    for op in body.ops:
-        if isinstance(op, Leaf) and all(not isinstance(a, Var) or a in constants for a in op.ins):
-            constants |= set(op.outs)
-    return constants
 
 
 def place(op: Op, body: Body) -> Where:

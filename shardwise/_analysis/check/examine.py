@@ -18,14 +18,25 @@ from ..._meaning import Gap, Reading, TooLate
 from ..._mesh import AbstractMesh, one_device
 from ..._program import Collective, Where, walk
 from ..compiler.outside import checked_part
-from ..faults import MEANING, Deadlock, Differs, Finding, HiddenByZeros, Ties, Unmet
+from ..faults import (
+    MEANING,
+    Deadlock,
+    Differs,
+    Finding,
+    HiddenByZeros,
+    OtherType,
+    Ties,
+    Unmet,
+    nowhere,
+)
 from .clash import run_on
 from .conditions import Conditions
+from .diagnose import place
 from .draw import Drawing, is_zero, without_zeros
 from .joined import Outcome, causes, led_by_a_cause
-from .judging import all_agree, judge_results
+from .judging import judge_results
 from .meant import Meant
-from .numbers import beyond_reference
+from .numbers import beyond_reference, paths_apart
 from .options import words
 from .reference import wanted_of
 from .running import Run, Wanted
@@ -36,53 +47,6 @@ from .wrong import Wrong
 
 AGAIN = 3
 """How often to redraw values if the first ones show nothing wrong and nothing is proved."""
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Examined:
-    """A verdict and the runs it is based on."""
-
-    verdict: Verdict
-    wrong: tuple[Wrong, ...]
-    """Every wrong result on every mesh."""
-    stuck_on: tuple[str, ...]
-    """The meshes on which devices wait for each other forever."""
-    comparison: _Comparison
-    left_out: tuple[str, ...] = ()
-    """What was not done because of the deadline, as clauses."""
-
-    @property
-    def args(self) -> tuple[Any, ...]:
-        """The arguments, with values drawn for all shapes."""
-        return self.comparison.given
-
-    @property
-    def base(self) -> Run:
-        """The program on one device."""
-        return self.comparison.base
-
-    @property
-    def largest(self) -> Run:
-        """The program on the largest mesh."""
-        return self.comparison.runs[-1]
-
-    @property
-    def reading(self) -> Reading | None:
-        """The symbolic reading of the program on one device, if there is no reference."""
-        return self.comparison.follows.plain if self.comparison.follows else None
-
-    @property
-    def gaps(self) -> list[list[Gap]] | None:
-        """For each result, where it differs from one device on the largest mesh, if known."""
-        meaning = self.comparison.follows
-        return meaning.gaps(self.largest) if meaning else None
-
-    def agrees(self, tracing: Tracing) -> bool:
-        """Return whether another version of the program gives the right results on its mesh."""
-        comparison = self.comparison
-        return all_agree(
-            Run(tracing, comparison.given), comparison.base, comparison.wanted, comparison.limits
-        )
 
 
 @contextlib.contextmanager
@@ -132,8 +96,8 @@ def examine(
     drawing = Drawing(Tracing(f, ones, *options), args)
 
     def compared(
-        seed: int, like: _Comparison | None = None, given: tuple[Any, ...] | None = None
-    ) -> _Comparison:
+        seed: int, like: Examined | None = None, given: tuple[Any, ...] | None = None
+    ) -> Examined:
         """Compare with these values; `like` is an earlier comparison, then numbers alone count."""
         first, known = drawing.tracing, like.base if like else None
         base, inputs = (
@@ -148,7 +112,7 @@ def examine(
         limits = base.limits(runs, rtol, atol, [expected.eps for expected in wanted])
         meaning = Meant(base) if like is None and ones.size == 1 else None
         follows = meaning if reference is None and base.paths else None
-        return _Comparison(
+        return Examined(
             base, runs, meshes, limits, meaning, follows, wanted, inputs, bool(drawing), all_meshes
         )
 
@@ -176,7 +140,7 @@ def examine(
                 if given is not None:
                     comparison.tied += [*other.tied, *other.wrong]
                 elif conditions:
-                    conditions.see(other.given)
+                    conditions.see(other.args)
             else:
                 unmet = conditions.unmet() if conditions else []
     base, runs = comparison.base, comparison.runs
@@ -193,13 +157,15 @@ def examine(
             findings += list(map(with_values, blind)) if comparison.drawn else blind
             explained = bool(blind) or any(finding.evidence == MEANING for finding in findings)
             known = reference is not None and not callable(reference)
-            if comparison.has_zeros and not explained and not known:
-                others = without_zeros(comparison.given, seed)
-                findings += compared(seed, comparison, others).hidden_by_zeros(base)
+            has_zeros = any(map(is_zero, base.traced.argument_values))
+            if comparison.is_open and has_zeros and not explained and not known:
+                others = without_zeros(comparison.args, seed)
+                if compared(seed, comparison, others).run():
+                    findings += compared(seed, given=others).hidden_by_zeros(base)
     reported, silenced = split_silenced(findings, place_of(f))
     reported = led_by_a_cause(reported)
     certain = any(finding.certain for finding in reported)
-    verdict = Verdict(
+    comparison.verdict = Verdict(
         reported,
         tuple(map(words, meshes)),
         len(comparison.limits),
@@ -211,8 +177,8 @@ def examine(
         not_run=tuple(comparison.not_run),
         checked=checked_part(runs[-1].traced, args, meshes[-1]),
     )
-    stuck_on = tuple(comparison.stuck_on)
-    return Examined(verdict, tuple(comparison.wrong), stuck_on, comparison, tuple(left_out))
+    comparison.left_out = left_out
+    return comparison
 
 
 def _is_traceable(tracing: Tracing, args: tuple[Any, ...]) -> bool:
@@ -224,14 +190,14 @@ def _is_traceable(tracing: Tracing, args: tuple[Any, ...]) -> bool:
 
 
 @dataclasses.dataclass(eq=False)
-class _Comparison(Outcome):
-    """The runs of one program, compared with what its results should be."""
+class Examined(Outcome):
+    """The runs of one program, compared with the expected results, and the verdict."""
 
     follows: Meant | None
     """The symbolic analysis, where it decides: without a reference."""
     wanted: Sequence[Wanted]
-    given: tuple[Any, ...]
-    """The arguments."""
+    args: tuple[Any, ...]
+    """The arguments, with values drawn for all shapes."""
     drawn: bool
     """Whether some of their values were drawn."""
     all_meshes: bool
@@ -240,6 +206,32 @@ class _Comparison(Outcome):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.not_run: list[str] = []
+        self.left_out: list[str] = []
+        """What was not done because of the deadline, as clauses."""
+        self.verdict = Verdict((), (), 0)
+
+    @property
+    def stuck_on(self) -> list[str]:
+        """The meshes on which devices wait for each other forever."""
+        failed = self.failed.items()
+        return [mesh for mesh, finding in failed if finding.code == Deadlock.code]
+
+    @property
+    def reading(self) -> Reading | None:
+        """The symbolic reading of the program on one device, if there is no reference."""
+        return self.follows.plain if self.follows else None
+
+    @property
+    def gaps(self) -> list[list[Gap]] | None:
+        """For each result, where it differs from one device on the largest mesh, if known."""
+        return self.follows.gaps(self.largest) if self.follows else None
+
+    def agrees(self, tracing: Tracing) -> bool:
+        """Return whether another version of the program gives the right results on its mesh."""
+        run = Run(tracing, self.args)
+        if run.traced.tree != self.base.traced.tree:
+            return False
+        return not judge_results(run, self.base, self.wanted, self.limits)[0]
 
     @property
     def is_proved(self) -> bool:
@@ -251,18 +243,13 @@ class _Comparison(Outcome):
         """Whether other values may show what these do not, and are cheap to try."""
         return not self.wrong_on and not self.is_proved and self.base.is_light
 
-    @property
-    def has_zeros(self) -> bool:
-        """Whether zeros among the arguments may hide a fault, and other values are cheap to try."""
-        return self.is_open and any(map(is_zero, self.base.traced.argument_values))
-
     def conditions(self, drawing: Drawing) -> Conditions:
         """Return the conditions of the results that are not proved, and what was seen of them."""
         run = self.runs[-1]
         gaps = self.follows.gaps(run) if self.follows else None
         unproved = [i for i in range(len(run.body.outs)) if gaps is None or gaps[i]]
         conditions = Conditions(drawing, run, self.base, unproved)
-        conditions.see(self.given)
+        conditions.see(self.args)
         return conditions
 
     def hidden_by_zeros(self, base: Run) -> list[Finding]:
@@ -286,7 +273,7 @@ class _Comparison(Outcome):
         for run, mesh in reversed(self._pairs):
             if self.follows is not None and self.follows.proved(run):
                 self.proved_on.append(words(mesh))
-                if not self._proof_needs_numbers and run not in (self.runs[-1], self.base):
+                if not self._proof_needs_numbers and run not in (self.largest, self.base):
                     proved.append((run, mesh))
                     continue
             if self.wrong and run is not self.base:
@@ -295,7 +282,7 @@ class _Comparison(Outcome):
                 self.compare(run, mesh)
         if smaller:
             self._confirm(smaller)
-        if self.wrong_on and self.follows is not None and self.follows.proved(self.runs[-1]):
+        if self.wrong_on and self.follows is not None and self.follows.proved(self.largest):
             for run, mesh in proved:
                 self.compare(run, mesh)
         else:
@@ -350,26 +337,28 @@ class _Comparison(Outcome):
                 by_axis[large[0]] = (run, mesh)  # the smallest comes last
         return [*by_axis.values()]
 
-    def compare(self, run: Run, one: AbstractMesh) -> None:
+    def compare(self, run: Run, mesh: AbstractMesh) -> None:
         """Compare the results on one mesh numerically."""
-        surely = self.follows.surely_wrong(run) if self.follows else [False] * len(self.limits)
+        name, base = words(mesh), self.base
+        if run.traced.tree != base.traced.tree:
+            differ = paths_apart(run.paths, base.paths)
+            where = place(run.body.ops[-1], run.body) if run.body.ops else nowhere()
+            self.failed[name] = OtherType.structure(differ, where, name)
+            self.wrong_on.append(name)
+            return
+        surely = self.follows.surely_wrong(run) if self.follows else []
         try:
-            judged = judge_results(run, self.base, self.wanted, self.limits, surely)
+            wrong, tied = judge_results(run, base, self.wanted, self.limits, surely)
         except DeadlockError as error:
-            self.stuck.append(_deadlock(error, run, one))
-            self.stuck_on.append(words(one))
-            self.wrong_on.append(words(one))
-        else:
-            self.tried.append(dict(one.shape))
-            self.wrong.extend(judged.wrong)
-            self.tied.extend(judged.tied)
-            self.wrong_on.extend([words(one)] * bool(judged.wrong))
-            if (
-                judged.wrong
-                and words(one) in self.proved_on
-                and _is_beyond_meaning(run, judged.wrong)
-            ):
-                self.proved_on.remove(words(one))
+            self.failed[name] = _deadlock(error, run, mesh)
+            self.wrong_on.append(name)
+            return
+        self.tried.append(dict(mesh.shape))
+        self.wrong += wrong
+        self.tied += tied
+        self.wrong_on += [name] * bool(wrong)
+        if wrong and name in self.proved_on and _is_beyond_meaning(run, wrong):
+            self.proved_on.remove(name)
 
 
 def _is_beyond_meaning(run: Run, wrong: Sequence[Wrong]) -> bool:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from ..._program import Atom, Body, Leaf, Op, Scan, Var, While
 from ..._program.primitives import STEPS
 
 
-def ancestors(body: Body, target: Atom) -> list[Op]:
-    """Return the operations that a value depends on, in program order."""
+def ancestors(
+    body: Body, target: Atom, through: Callable[[Var], bool] = lambda _: True
+) -> list[Op]:
+    """Return the operations that a value depends on `through` some values, in program order."""
     open_ = {id(target)}
     ops = []
     for op in reversed(body.ops):
         if any(id(out) in open_ for out in op.outs):
-            open_ |= {id(atom) for atom in op.ins}
+            open_ |= {id(atom) for atom in op.ins if isinstance(atom, Var) and through(atom)}
             ops.append(op)
     return ops[::-1]
 
@@ -59,15 +63,13 @@ def felt(op: Op, used: set[Var]) -> list[Var]:
 
 def counts(loop: Scan | While, index: int) -> bool:
     """Return whether a loop does nothing to a carry but add a constant."""
-    makers = {out: op for op in loop.body.ops for out in op.outs}
-    atom, state, steps = loop.body.outs[index], carried(loop)[index], 0
-    while atom is not state:
-        op = makers.get(atom) if isinstance(atom, Var) else None
-        if not isinstance(op, Leaf) or op.name not in (*STEPS, "convert_element_type"):
-            return False
-        operands = [operand for operand in op.ins if isinstance(operand, Var)]
-        if len(operands) != 1 or (op.name == "sub" and op.ins[0] is not operands[0]):
-            return False
-        steps += op.name != "convert_element_type"
-        atom = operands[0]
-    return steps > 0
+    path = ancestors(loop.body, loop.body.outs[index])
+    names = [op.name if isinstance(op, Leaf) else "" for op in path]
+    operands = [[isinstance(atom, Var) for atom in op.ins] for op in path]
+    return (
+        any(name in STEPS for name in names)
+        and all(name in (*STEPS, "convert_element_type") for name in names)
+        and all(sum(are_variables) == 1 for are_variables in operands)
+        and all(row[0] for row, name in zip(operands, names, strict=True) if name == "sub")
+        and carried(loop)[index] in path[0].ins
+    )

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-import jax
 import numpy as np
 
-from ... import _jax
 from ..._meaning import Gap, Mistake, vanishing
 from ..._mesh import AbstractMesh, abstract, axes_of
-from ..._program import Join
+from ..._program import Join, Where
 from ..faults import (
     FAULTS,
     Contradiction,
-    Deadlock,
     DependsOnDevices,
     Differs,
     Finding,
@@ -31,9 +28,10 @@ from ..faults.powers import Sizes
 from .alone import alone
 from .cause import cause, ratios
 from .compare import Tolerance, agree, wide
+from .draw import is_zero
 from .lint import lint, parted, place_of_values
 from .meant import Meant
-from .numbers import beyond_reference, by_numbers, much
+from .numbers import beyond_reference, by_numbers
 from .options import words
 from .running import Run
 from .wrong import Wrong
@@ -54,16 +52,21 @@ class Outcome:
         self.tied: list[Wrong] = []
         self.wrong_on: list[str] = []
         self.proved_on: list[str] = []
-        self.stuck_on: list[str] = []
-        self.stuck: list[Finding] = []
+        self.failed: dict[str, Finding] = {}
+        """Why results could not be compared, by mesh: a deadlock, or another structure."""
         self.tried: list[Sizes] = []
         """The meshes on which numbers were compared or proved right."""
+
+    @property
+    def largest(self) -> Run:
+        """The program on the largest mesh."""
+        return self.runs[-1]
 
     def findings(self) -> list[Finding]:
         """Return causes first, then faults without a known cause, then suspicions."""
         differ, wrong = beyond_reference(self.wrong)
         causes_found, rest = causes(self.meant, wrong)
-        silent = grouped(hidden(self.meant, self.runs[-1], self.wrong)) if self.meant else []
+        silent = grouped(hidden(self.meant, self.largest, self.wrong)) if self.meant else []
         read = [
             finding
             for run, mesh in zip(self.runs, self.meshes, strict=True)
@@ -79,17 +82,20 @@ class Outcome:
             read = self._after_run(read, known=bool(causes_found))
         odd = [Contradiction.on(mesh) for mesh in sorted({*self.wrong_on} & {*self.proved_on})]
         unexplained = by_numbers(rest, self.tried)
-        return self._once([*differ, *causes_found, *silent, *unexplained, *self.stuck, *read, *odd])
+        return self._once(
+            [*differ, *causes_found, *silent, *unexplained, *self.failed.values(), *read, *odd]
+        )
 
     def blamed(self, kept: Sequence[Finding]) -> tuple[str, ...]:
         """Return the meshes on which something is wrong that is not silenced."""
         certain = [finding for finding in kept if finding.certain]
         paths = {path for finding in certain for path in (finding.leaf, *finding.likewise)}
-        meshes = {row.mesh for row in self.wrong if row.structure or row.path in paths}
-        meshes |= {item.mesh for item in certain}
-        meshes |= {*self.stuck_on} if any(item.code == Deadlock.code for item in certain) else set()
+        codes = {finding.code for finding in certain}
+        meshes = {row.mesh for row in self.wrong if row.path in paths}
+        meshes |= {finding.mesh for finding in certain}
+        meshes |= {mesh for mesh, finding in self.failed.items() if finding.code in codes}
         # Meshes that were not compared have the same problem as the largest wrong one.
-        compared = {item.mesh for item in self.wrong} | {*self.stuck_on}
+        compared = {row.mesh for row in self.wrong} | self.failed.keys()
         largest = bool(self.wrong) and self.wrong[-1].mesh in meshes
         return tuple(
             mesh for mesh in self.wrong_on if mesh in meshes or (largest and mesh not in compared)
@@ -107,7 +113,7 @@ class Outcome:
             if finding.certain and finding.is_cause
             for path in (finding.leaf, *finding.likewise)
         }
-        confirmed = {row.suspect for row in self.wrong if row.structure or row.path not in caused}
+        confirmed = {row.suspect for row in self.wrong if row.path not in caused}
         certain = {finding.code for finding in findings if finding.certain}
         unique: dict[Any, Finding] = {}
         for finding in findings:
@@ -125,21 +131,22 @@ class Outcome:
 
         Where a cause is `known`, the difference follows from it and is not reported.
         """
-        run, body = self.runs[-1], self.runs[-1].body
-        if words(self.meshes[-1]) in self.stuck_on:
+        run, body = self.largest, self.largest.body
+        if words(self.meshes[-1]) in self.failed:
             return list(read)
-        unequal = [wrong.maker for wrong in self.wrong if not wrong.structure and wrong.apart]
-        shown_at = {maker.where for maker in unequal if maker}
-        results = {id(atom) for atom in body.outs}
-        joins = [(join, place_of_values(body, join)) for join, _ in parted(body)]
-        differ = {where: where in shown_at for join, where in joins if id(join.outs[0]) in results}
+        values = dict(zip(map(id, body.outs), run.values, strict=True))
+        joins = [join for join, _ in parted(body)]
         # Values used on the way to a result are observed here, except those inside a loop.
-        inner_joins = [row for row in joins if row[1] not in differ and row[0] in body.ops]
+        inner = [join for join in joins if id(join.outs[0]) not in values and join in body.ops]
+        observed = run.observe([join.ins[0] for join in inner])
+        values |= zip((id(join.outs[0]) for join in inner), observed, strict=True)
         rough = max(self.limits, key=lambda limit: limit.norm)
-        inputs = run.observe([join.ins[0] for join, _ in inner_joins])
-        for (_, place), value in zip(inner_joins, inputs, strict=True):
-            varies = not all(agree(row, value.first, rough) for row in value.rows)
-            differ[place] = varies or differ.get(place, False)
+        differ: dict[Where, bool] = {}
+        for join in joins:
+            if (value := values.get(id(join.outs[0]))) is not None:
+                place = place_of_values(body, join)
+                varies = not all(agree(row, value.first, rough) for row in value.rows)
+                differ[place] = varies or differ.get(place, False)
         findings = []
         for finding in read:
             if finding.code != MayDiffer.code or finding.where not in differ:
@@ -185,7 +192,7 @@ def causes(meant: Meant | None, wrong: Sequence[Wrong]) -> tuple[list[Finding], 
 
 def _cause(meant: Meant, one: Wrong) -> Finding | None:
     """Return the cause of one wrong result, if the analysis and the numbers agree."""
-    gaps = None if one.structure or not one.same_type else meant.gaps(one.run)
+    gaps = meant.gaps(one.run) if one.same_type else None
     if not gaps or not gaps[one.index]:
         return None
     gap = _confirmed(gaps[one.index][0], one)
@@ -196,7 +203,7 @@ def _cause(meant: Meant, one: Wrong) -> Finding | None:
         return alone(gap.stray, one)
     if not first.where.file:
         return None
-    symptom = f"{much(one)}, " if first.code == ShareUsed.code else ""
+    symptom = f"{one.much}, " if first.code == ShareUsed.code else ""
     symptom = "NaN or infinite " if one.not_finite else symptom
     return dataclasses.replace(first, message=f"{first.message} ({symptom}on {first.mesh})")
 
@@ -256,7 +263,9 @@ def hidden(meant: Meant, run: Run, wrong: list[Wrong]) -> list[Finding]:
     if run.program.watch.sites:
         return []
     wrong_at = {result.index for result in wrong if result.run is run}
-    zero, cache = _zeros(run), {}
+    values = run.traced.argument_values
+    zero = functools.cache(lambda number: is_zero(values[number]))
+    cache: dict[Any, Any] = {}
     findings = []
     for index, gaps in enumerate(meant.gaps(run) or ()):
         rows = [(gap, vanishing(gap.term, zero, cache)) for gap in gaps if gap.kind == "times"]
@@ -271,17 +280,3 @@ def hidden(meant: Meant, run: Run, wrong: list[Wrong]) -> list[Finding]:
             message = f"{cause.message} (on {cause.mesh}). {effect}{data}"
             findings.append(dataclasses.replace(cause, message=message, certain=False))
     return findings
-
-
-def _zeros(run: Run) -> Callable[[int], bool]:
-    """Return a function from the number of an argument to whether it is zero everywhere."""
-    values = run.traced.argument_values
-
-    @functools.cache
-    def is_zero(number: int) -> bool:
-        value = values[number]
-        if _jax.is_traced(value) or _jax.is_key(jax.typeof(value).dtype):
-            return False
-        return not np.asarray(value).any()
-
-    return is_zero

@@ -28,10 +28,10 @@ from ..._program import (
     walk,
     within,
 )
+from ..._program.liveness import dependents
 from ..._program.primitives import of
 from ..faults import Finding, GatheredToReduce, MayDiffer, MayDiverge, ReducedAgain, UnusedAxis
 from .diagnose import gradient_before
-from .flow import ancestors
 from .two_ways import two_ways
 
 LARGE = 1 << 20
@@ -52,20 +52,13 @@ def summed_again(ops: list[Op]) -> Iterator[tuple[Collective, Axis]]:
 
 
 def _reduced_again(body: Body, axes: list[Axis]) -> Iterator[Finding]:
+    data = dependents(body.ops, body.ins)
     for op, axis in summed_again(body.ops):
-        if _is_of_data(body, op.ins[0]):
+        if op.ins[0] in data:  # a constant count may well be summed
             axis_name = repr(axis.name)
             gradient = gradient_before(body, op.ins[0])
             remedy = two_ways(gradient, axis_name) if gradient is not None else ""
             yield ReducedAgain.from_operations(op, axis_name, within(op.source, "pmean"), remedy)
-
-
-def _is_of_data(body: Body, atom: Atom) -> bool:
-    """Return whether a value depends on an argument: a constant count may well be summed."""
-    if not isinstance(atom, Var):
-        return False
-    ins = {*body.ins}
-    return atom in ins or any(not ins.isdisjoint(op.ins) for op in ancestors(body, atom))
 
 
 def _may_part(body: Body, axes: list[Axis]) -> Iterator[Finding]:
@@ -94,7 +87,7 @@ def _differs(body: Body, axes: list[Axis]) -> Iterator[Finding]:
 
 def place_of_values(body: Body, join: Join) -> Where:
     """Return the line that computes the values which are declared to be the same."""
-    return maker_of(body, join.ins[0], join).where
+    return (maker_of(body, join.ins[0]) or join).where
 
 
 def axes_used(body: Body) -> set[Axis]:
@@ -144,6 +137,6 @@ RULES: tuple[Callable[[Body, list[Axis]], Iterator[Finding]], ...] = (
 )
 
 
-def maker_of(body: Body, atom: Atom, otherwise: Op) -> Op:
-    """Return the operation that made a value; `otherwise` for an input or a constant."""
-    return next((op for op in walk(body.ops) if any(out is atom for out in op.outs)), otherwise)
+def maker_of(body: Body, atom: Atom) -> Op | None:
+    """Return the operation that made a value; None for an input or a constant."""
+    return next((op for op in walk(body.ops) if any(out is atom for out in op.outs)), None)

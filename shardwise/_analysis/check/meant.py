@@ -8,7 +8,7 @@ at which the symbolic values start to differ is the cause.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from ..._base.doing import doing
 from ..._base.errors import ShardwiseError, warn
@@ -24,29 +24,20 @@ class Meant:
 
     def __init__(self, base: Run):
         self.base = base
-        self._known: dict[int, list[list[Gap]] | None] = {}
-        self._read_on: dict[int, tuple[Sizes, list[list[Gap]] | None]] = {}
-        """The same, with the sizes of the meshes."""
+        self._gaps: dict[Run, list[list[Gap]] | None] = {}
         self.plain = _read(base, None)
 
     def gaps(self, run: Run) -> list[list[Gap]] | None:
         """Return for each result where it differs from one device; None if that is not known."""
-        if id(run) not in self._known:
-            self._known[id(run)] = self._compared(run)
-            if run.mesh is not None:
-                self._read_on[id(run)] = dict(run.mesh.shape), self._known[id(run)]
-        return self._known[id(run)]
+        if run not in self._gaps:
+            comparable = self.plain is not None and run.traced.tree == self.base.traced.tree
+            reading = _read(run, self.plain) if comparable else None
+            self._gaps[run] = _followed(reading.gaps) if reading is not None else None
+        return self._gaps[run]
 
     def known_of(self, index: int) -> list[tuple[Sizes, list[Gap]]]:
         """Return the gaps of one result on every mesh that was read so far."""
-        rows = self._read_on.values()
-        return [(mesh, gaps[index]) for mesh, gaps in rows if gaps is not None]
-
-    def _compared(self, run: Run) -> list[list[Gap]] | None:
-        if self.plain is None or run.traced.tree != self.base.traced.tree:
-            return None
-        reading = _read(run, self.plain)
-        return _followed(reading.gaps) if reading is not None else None
+        return [(run.sizes, gaps[index]) for run, gaps in self._gaps.items() if gaps is not None]
 
     def proved(self, run: Run) -> bool:
         """Return whether every result is proved equal to that on one device."""
@@ -84,13 +75,10 @@ def _followed(f: Callable[[], T]) -> T | None:
     except ShardwiseError:
         raise
     except Exception as error:  # a gap in the analysis must not cost the user the verdict
-        _tell(error)
+        warn(
+            f"shardwise could not follow this program ({type(error).__name__}: {error}), and "
+            "compares numbers alone. This is a bug in shardwise: a report with the program would "
+            "help.",
+            RuntimeWarning,
+        )
         return None
-
-
-def _tell(error: Any) -> None:
-    warn(
-        f"shardwise could not follow this program ({type(error).__name__}: {error}), and compares "
-        "numbers alone. This is a bug in shardwise: a report with the program would help.",
-        RuntimeWarning,
-    )

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,8 +14,8 @@ from ..._base.errors import ArgumentError, ShardingError, ShardwiseError, explai
 from ..._mesh import AbstractMesh, Mesh, MeshLike, abstract
 from ..._mesh import mesh as make_mesh
 
-Sizes = Mapping[str, int | Sequence[int]]
-"""Axis names, each with a size or the sizes to try."""
+Sizes = Mapping[str, int | str | Sequence[int]]
+"""Axis names, each with a size, the sizes to try, or a letter for every size that divides."""
 
 
 def validate(f: Any, rtol: Any, atol: Any, seed: Any) -> None:
@@ -69,9 +70,7 @@ def wanted_meshes(given: Meshes | None, called: str, args: Sequence[Any]) -> lis
         return expand(given, called)
     misplaced = any(isinstance(arg, Mesh | AbstractMesh) for arg in args)
     raise refused(
-        "the mesh is given by position, as an argument of the function"
-        if misplaced
-        else "mesh= is missing",
+        "the mesh is passed by position" if misplaced else "mesh= is missing",
         f"{called} compares a program on a mesh with one device, also a program that has a mesh of "
         "its own.",
         f'sw.{called}(f, *args, mesh={{"data": [1, 2, 4, 8]}}), where f takes the mesh as a '
@@ -83,33 +82,29 @@ def wanted_meshes(given: Meshes | None, called: str, args: Sequence[Any]) -> lis
 
 def expand(sizes: Meshes, called: str = "check") -> list[AbstractMesh]:
     """Return all meshes of a description, each once, the smallest first."""
+    refuse = functools.partial(refused, kind=ShardingError, where=f"sw.{called}")
     if isinstance(sizes, Mesh | AbstractMesh):
         return [abstract(sizes)]
     if isinstance(sizes, list | tuple) and sizes and all(map(_is_mesh, sizes)):
-        meshes = dict.fromkeys(mesh for item in sizes for mesh in expand(item, called))
+        meshes = [mesh for item in sizes for mesh in expand(item, called)]
         if len({(mesh.axis_names, mesh.axis_types) for mesh in meshes}) == 1:
-            return sorted(meshes, key=lambda mesh: mesh.size)
+            return _by_size(meshes)
     if not isinstance(sizes, Mapping) or not sizes:
-        rule, remedy = (
-            f"{called} needs the axes and the sizes to try.",
-            'mesh={"data": [1, 2, 4, 8]}',
-        )
-        raise refused(f"mesh is {sizes!r}", rule, remedy, ShardingError, f"sw.{called}")
+        rule = f"{called} needs the axes and the sizes to try."
+        raise refuse(f"mesh is {sizes!r}", rule, 'mesh={"data": [1, 2, 4, 8]}')
     columns = []
     for name, value in sizes.items():
         column = [value] if isinstance(value, str) or not isinstance(value, Sequence) else [*value]
         if not column:
-            rule, remedy = (
-                "Each axis has at least one size to try.",
-                f'mesh={{"{name}": [1, 2, 4, 8]}}',
-            )
-            raise refused(
-                f"axis {name!r} has no sizes", rule, remedy, ShardingError, f"sw.{called}"
-            )
+            rule = "Each axis has at least one size to try."
+            raise refuse(f"axis {name!r} has no sizes", rule, f'mesh={{"{name}": [1, 2, 4, 8]}}')
         columns.append(column)
     rows = itertools.product(*columns)
-    meshes = dict.fromkeys(make_mesh(dict(zip(sizes, row, strict=True))) for row in rows)
-    return sorted(meshes, key=lambda mesh: math.prod(mesh.shape.values()))
+    return _by_size(make_mesh(dict(zip(sizes, row, strict=True))) for row in rows)
+
+
+def _by_size(meshes: Iterable[AbstractMesh]) -> list[AbstractMesh]:
+    return sorted(dict.fromkeys(meshes), key=lambda mesh: mesh.size)
 
 
 def _is_mesh(given: Any) -> bool:

@@ -61,16 +61,14 @@ def asks_for_nan(body: Body) -> bool:
 
 def are_vast(values: Iterable[Any]) -> bool:
     """Return whether the square of some number may exceed the range of its dtype."""
-    return any(_is_vast(value) for value in values if not _jax.is_traced(value))
+    for value in values:
+        dtype = jax.typeof(value).dtype
+        if eps_of(dtype) and np.size(value) and not _jax.is_traced(value):
+            largest = float(np.abs(np.asarray(value)).max())
+            if not largest * largest < _largest(dtype):
+                return True
+    return False
 
 
 def _largest(dtype: Any) -> float:
     return float(jnp.finfo(dtype).max)
-
-
-def _is_vast(value: Any) -> bool:
-    dtype = jax.typeof(value).dtype
-    if not eps_of(dtype) or not np.size(value):
-        return False
-    largest = np.abs(np.asarray(value)).max()
-    return not float(largest) ** 2 < _largest(dtype)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection
 from typing import Any
 
 import jax
@@ -16,6 +16,7 @@ from ..._engine.tracing import Tracing
 from ..._jax.types import unplaced
 from ..lift import eps_of, widened
 from .draw import taken_apart
+from .numbers import few, paths_apart
 from .options import refused
 from .running import Run, Wanted, plain
 
@@ -84,7 +85,7 @@ def _array(name: str, leaf: Any, beside: Wanted | None) -> Wanted:
         value = np.asarray(jnp.asarray(plain(leaf)))
         _check_kept(leaf, value)
         dtype = _typed(value, value.dtype, beside, type(leaf) in (int, float, complex))
-        return Wanted(widened(value, value.dtype), dtype, eps_of(value.dtype), given=True)
+        return Wanted(widened(value, value.dtype), dtype, eps_of(value.dtype), is_value=True)
     except (TypeError, ValueError, OverflowError) as error:
         raise refused(
             f"{name} of the reference is {a_type(leaf)}: {error}",
@@ -121,23 +122,16 @@ def _traced(reference: Any, base: Run, args: tuple[Any, ...]) -> Run | None:
     return run
 
 
-def _refuse_others(found: Mapping[str, Any], base: Run) -> None:
+def _refuse_others(paths: Collection[str], base: Run) -> None:
     """Raise if the reference has other results than the program, naming them."""
-    result_paths = [path for path in base.paths if path.startswith("result")]
-    lost = [path for path in result_paths if path not in found]
-    extra = [path for path in found if path not in base.paths]
-    if not lost and not extra:
+    results = [path for path in base.paths if path.startswith("result")]
+    if {*results} <= {*paths} <= {*base.paths}:
         return
-    parts = [f"lacks {_some(lost)}"] * bool(lost) + [f"has {_some(extra)} besides"] * bool(extra)
+    expected = [path for path in base.paths if path in {*paths, *results}]
     raise refused(
-        f"the reference {' and '.join(parts)}",
+        f"the reference has other results: {paths_apart([*paths], expected)}",
         "The reference has the structure of the program's result: "
-        f"{_some(result_paths) or 'nothing at all'}.",
+        f"{few(results) or 'nothing at all'}.",
         "return the same pytree from both: the same keys, in the same places.",
         ShardingError,
     )
-
-
-def _some(paths: list[str]) -> str:
-    more = f" and {len(paths) - 3} more" if len(paths) > 3 else ""
-    return ", ".join(paths[:3]) + more

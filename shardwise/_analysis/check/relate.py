@@ -10,19 +10,20 @@ import dataclasses
 import enum
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
 from ..._mesh import Axis
+from ..._program import Var
 
 Agree = Callable[[Any, Any], bool]
 
 
 @dataclasses.dataclass(frozen=True)
-class Held:
+class ValueOnMesh:
     """A value on all devices: a leading dimension for each axis over which it differs."""
 
     array: np.ndarray
@@ -38,6 +39,10 @@ class Held:
         """The value of each device, one row per device."""
         lead, local = self.array.shape[: len(self.axes)], self.array.shape[len(self.axes) :]
         return self.array.reshape((math.prod(lead), *local))
+
+
+Beside = Mapping[Var, tuple[ValueOnMesh, np.ndarray]]
+"""Values on the mesh, each with its twin on one device."""
 
 
 class Relation(enum.Enum):
@@ -57,81 +62,53 @@ REDUCE: dict[str, Callable[..., Any]] = {
 }
 
 
-def relate(held: Held, want: np.ndarray, agree: Agree, reductions: Sequence[str]) -> Relation:
+def relate(
+    value: ValueOnMesh, want: np.ndarray, agree: Agree, reductions: Sequence[str]
+) -> Relation:
     """Return how a value on a mesh relates to the value `want` on one device."""
-    local = held.array.shape[len(held.axes) :]
+    local = value.array.shape[len(value.axes) :]
     if local != want.shape:
-        wholes = _wholes(held, want.shape)
+        wholes = [*_wholes(value, want.shape)]
         if not wholes:
             return Relation.UNLIKE
         return Relation.RIGHT if any(agree(whole, want) for whole in wholes) else Relation.OFF
-    if all(agree(row, want) for row in held.rows):
+    if all(agree(row, want) for row in value.rows):
         return Relation.RIGHT
-    return Relation.SHARE if _is_share(held, want, agree, reductions) else Relation.OFF
+    return Relation.SHARE if _is_share(value, want, agree, reductions) else Relation.OFF
 
 
-def _is_share(held: Held, want: np.ndarray, agree: Agree, reductions: Sequence[str]) -> bool:
+def _is_share(
+    value: ValueOnMesh, want: np.ndarray, agree: Agree, reductions: Sequence[str]
+) -> bool:
     """Return whether one reduction makes the value right on all devices."""
-    if held.array.dtype == bool:
+    if value.array.dtype == bool:
         return False
-    array = held.array
-    if jnp.issubdtype(array.dtype, jnp.floating):
-        array = array.astype(np.float64)
-    else:
+    if not jnp.issubdtype(value.array.dtype, jnp.floating):
         reductions = [name for name in reductions if name in {"psum", "pmean"}]
-    for count in range(1, len(held.axes) + 1):
-        for dims in itertools.combinations(range(len(held.axes)), count):
-            lead_count = len(held.axes) - count
-            for name in reductions:
-                with np.errstate(all="ignore"):
-                    reduced = REDUCE[name](array, axis=dims)
-                rows = reduced.reshape((-1, *reduced.shape[lead_count:]))
-                if all(agree(row, want) for row in rows):
-                    return True
+    all_dims = range(len(value.axes))
+    for dims in (dims for n in all_dims for dims in itertools.combinations(all_dims, n + 1)):
+        for name in reductions:
+            with np.errstate(all="ignore"):
+                reduced = REDUCE[name](value.array, axis=dims)
+            rows = reduced.reshape((-1, *want.shape))
+            if all(agree(row, want) for row in rows):
+                return True
     return False
 
 
-def _wholes(held: Held, shape: Sequence[int]) -> list[np.ndarray]:
-    """Return all ways to join the parts of all devices into one array of a shape."""
-    local = held.array.shape[len(held.axes) :]
-    if len(local) != len(shape) or held.array.size != np.prod(shape, dtype=int):
-        return []
-    wholes = []
-    for order in itertools.permutations(range(len(held.axes))):
-        array, dims = held.array.transpose(*order, *_rest(held)), list(shape)
-        dims_by_axis = _deal([held.axes[dim].size for dim in order], local, dims)
-        if dims_by_axis is not None:
-            wholes.append(_merge(array, dims_by_axis, shape))
-    return wholes
-
-
-def _rest(held: Held) -> range:
-    return range(len(held.axes), held.array.ndim)
-
-
-def _deal(sizes: Sequence[int], local: Sequence[int], whole: Sequence[int]) -> list[int] | None:
-    """Assign each axis the dimension that it splits: greedily, in order."""
-    ratios = [
-        full // part if part and full % part == 0 else 0
-        for part, full in zip(local, whole, strict=True)
-    ]
-    split_dims = []
-    for size in sizes:
-        dim = next((i for i, ratio in enumerate(ratios) if ratio > 1 and ratio % size == 0), None)
-        if size == 1:
-            dim = 0
-        if dim is None:
-            return None
-        ratios[dim] //= size
-        split_dims.append(dim)
-    return split_dims if all(ratio == 1 for ratio in ratios) else None
-
-
-def _merge(array: np.ndarray, taken: Sequence[int], shape: Sequence[int]) -> np.ndarray:
-    """Merge each axis into the dimension that it splits."""
-    count = len(taken)
-    order: list[int] = []
-    for dim in range(len(shape)):
-        order += [axis for axis, split_dim in enumerate(taken) if split_dim == dim]
-        order.append(count + dim)
-    return array.transpose(order).reshape(shape)
+def _wholes(value: ValueOnMesh, shape: Sequence[int]) -> Iterator[np.ndarray]:
+    """Yield all ways to join the parts of all devices into one array of a shape."""
+    count, local = len(value.axes), value.array.shape[len(value.axes) :]
+    if len(local) != len(shape):
+        return
+    for dims in itertools.product(range(len(shape)), repeat=count):  # each axis splits one of them
+        joined = list(local)
+        for axis, dim in zip(value.axes, dims, strict=True):
+            joined[dim] *= axis.size
+        if joined != [*shape]:
+            continue
+        for order in itertools.permutations(range(count)):
+            rows = enumerate(range(count, value.array.ndim))
+            split = [([axis for axis in order if dims[axis] == dim], last) for dim, last in rows]
+            order_of_dims = [axis for axes, last in split for axis in (*axes, last)]
+            yield value.array.transpose(order_of_dims).reshape(shape)

@@ -6,8 +6,7 @@ import copy
 import dataclasses
 import functools
 import math
-import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -17,7 +16,7 @@ import numpy as np
 from ... import _jax
 from ..._base.doing import doing
 from ..._base.errors import noting
-from ..._engine.lower import DivergenceWatch, Pace, Value, explain_divergence, observe
+from ..._engine.lower import DivergenceWatch, Pace, StackedValue, explain_divergence, observe
 from ..._engine.tracing import Traced, Tracing
 from ..._jax.virtual import under
 from ..._meaning import step
@@ -26,10 +25,10 @@ from ..._program import Atom, Body, Op, Scan, Var, walk
 from ..lift import Lifted, lift, widened
 from ..lift import rounds as rounds_to_integers
 from .cache import compiled
-from .compare import Change, Tolerance, change_of, wide
+from .compare import Tolerance, wide
 from .options import words
 from .ranges import are_vast, asks_for_nan, short_range, wrapping
-from .relate import Held
+from .relate import Beside, ValueOnMesh
 from .twins import comparable
 
 ALL = Pace(1 << 30)
@@ -61,12 +60,10 @@ class Run:
         with noting(f"tracing {self.on}"):
             self.traced: Traced = tracing(args, {})
         self.program = self.traced.program
-        self.twins: dict[Var, Var] = {}
-        """For values of `beside`, the corresponding values on one device."""
         self.stuck_at: Op | None = None
         """The operation at which devices wait forever, once a run showed that."""
-        self._beside: dict[Var, tuple[Held, np.ndarray]] | None = None
-        self._changes: dict[float, list[list[Change]]] = {}
+        self._beside: tuple[Beside, Mapping[Var, Var]] | None = None
+        self._perturbed: dict[float, list[list[np.ndarray]]] = {}
         executables = like._executables if like is not None and like.program is self.program else {}
         self._executables: dict[Any, Callable[..., Any]] = executables
         self._unrounded = False
@@ -81,13 +78,18 @@ class Run:
         run = copy.copy(self)
         for name in ("lifted", "rounds", "unrounded", "values", "_watch"):
             run.__dict__.pop(name, None)
-        run._unrounded, run._changes, run._executables = True, {}, {}
+        run._unrounded, run._perturbed, run._executables = True, {}, {}
         return run
 
     @property
     def on(self) -> str:
         """Where it runs, for messages."""
         return "the reference" if self.mesh is None else f"on {words(abstract(self.mesh))}"
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The axis sizes of the mesh."""
+        return {} if self.mesh is None else dict(self.mesh.shape)
 
     @property
     def body(self) -> Body:
@@ -114,7 +116,7 @@ class Run:
     def _watch(self) -> DivergenceWatch:
         return DivergenceWatch(self.lifted.body.ops)
 
-    def observe(self, atoms: Sequence[Atom], lifted: bool = False) -> list[Held]:
+    def observe(self, atoms: Sequence[Atom], lifted: bool = False) -> list[ValueOnMesh]:
         """Compute values of the program, or of the `lifted` one, in float64 on all devices."""
         if not atoms:
             return []
@@ -123,12 +125,12 @@ class Run:
             sites = self._watch.sites
             self.stuck_at = sites[int(trouble.site) - 1]
             raise explain_divergence(sites, int(trouble.site), np.asarray(trouble.branches))
-        return [_held(out) for out in outs]
+        return [_device_values(out) for out in outs]
 
-    def evaluate(self, body: Body) -> list[Held]:
+    def evaluate(self, body: Body) -> list[ValueOnMesh]:
         """Return the results of a variant of the lifted program on all devices."""
         outs, _ = self._evaluate(body, body.outs, self._wide)
-        return [_held(out) for out in outs]
+        return [_device_values(out) for out in outs]
 
     def _run(self, atoms: Sequence[Atom], values: Sequence[Any], lifted_ones: bool = False) -> Any:
         targets = atoms if lifted_ones else [self.lifted.of(atom) for atom in atoms]
@@ -143,7 +145,7 @@ class Run:
     ) -> Any:
         def run(*values: Any) -> Any:
             outs, trouble = observe(body, values, DivergenceWatch(body.ops), ALL, targets)
-            return [Value(plain(value.array), value.dims) for value in outs], trouble
+            return [StackedValue(plain(value.array), value.dims) for value in outs], trouble
 
         with jax.enable_x64(True), step():
             executable = self._compiled(tuple(map(id, names or targets)), run)
@@ -181,7 +183,7 @@ class Run:
         return _bytes(self.body)
 
     @functools.cached_property
-    def values(self) -> list[Held]:
+    def values(self) -> list[ValueOnMesh]:
         """The results on all devices."""
         return self.observe(self.body.outs)
 
@@ -191,15 +193,14 @@ class Run:
 
     # --- sensitivity to the arguments
 
-    def changes(self, count: int, by: float) -> list[Change]:
-        """Return how each result changes when the arguments are perturbed, `count` times."""
-        changes = self._changes.setdefault(by, [])
-        for seed in range(len(changes), count):
+    def perturbed(self, count: int, by: float) -> list[list[np.ndarray]]:
+        """Return the results for arguments that are perturbed, in `count` ways."""
+        rows = self._perturbed.setdefault(by, [])
+        for seed in range(len(rows), count):
             doing(f"changing the arguments {self.on}")
             outs, _ = self._run(self.body.outs, _changed(self._wide, by, seed))
-            rows = zip(outs, self.results(), strict=True)
-            changes.append([change_of(_held(value).first, result) for value, result in rows])
-        return [functools.reduce(operator.or_, row) for row in zip(*changes[:count], strict=True)]
+            rows.append([_device_values(out).first for out in outs])
+        return rows[:count]
 
     @functools.cached_property
     def rounds(self) -> bool:
@@ -238,15 +239,14 @@ class Run:
 
     # --- comparison
 
-    def beside(self, base: Run) -> dict[Var, tuple[Held, np.ndarray]]:
-        """Return values on the way to the results, each with its twin in `base`."""
+    def beside(self, base: Run) -> tuple[Beside, Mapping[Var, Var]]:
+        """Return values on the way to the results, each with that of its twin, and the twins."""
         if self._beside is None:
-            pairs = comparable(self.body, base.body)
-            self.twins = dict(pairs)
-            values = self.observe([var for var, _ in pairs])
-            twin_values = base.observe([twin for _, twin in pairs])
-            rows = zip(pairs, values, twin_values, strict=True)
-            self._beside = {var: (value, twin.first) for (var, _), value, twin in rows}
+            twins = dict(comparable(self.body, base.body))
+            values = self.observe([*twins])
+            twin_values = base.observe([*twins.values()])
+            rows = zip(twins, values, twin_values, strict=True)
+            self._beside = {var: (value, twin.first) for var, value, twin in rows}, twins
         return self._beside
 
     def limits(
@@ -279,7 +279,7 @@ class Wanted:
     index: int = 0
     run: Run | None = None
     """The program that computes it, if that is a reference."""
-    given: bool = False
+    is_value: bool = False
     """Whether the user passed it as a value."""
 
 
@@ -292,10 +292,10 @@ def plain(x: Any) -> Any:
     return jax.random.key_data(x) if is_key else x
 
 
-def _held(value: Value) -> Held:
+def _device_values(value: StackedValue) -> ValueOnMesh:
     axes = tuple(sorted(value.dims))
     array = np.moveaxis(np.asarray(value.array), [value.dims[a] for a in axes], range(len(axes)))
-    return Held(array, axes)
+    return ValueOnMesh(array, axes)
 
 
 def _bytes(body: Body) -> int:

@@ -95,7 +95,8 @@ def _what_is_wrong(value: np.ndarray) -> str:
 def _alike(run: Run, proved: bool) -> Iterator[Finding]:
     """Report that all split inputs, or some of them, are the same on every device."""
     values = dict(zip(run.body.ins, run.traced.plain, strict=True))
-    splits = [op for op in run.body.ops if isinstance(op, Split) and _divides(op)]
+    splits = [op for op in run.body.ops if isinstance(op, Split)]
+    splits = [op for op in splits if any(axis.size > 1 for axis in op.axes)]
     direct = [(op, values[a]) for op in splits if isinstance(a := op.ins[0], Var) and a in values]
     equal = [op for op, value in direct if not _differs(op, value)]
     if len(equal) < len(direct):
@@ -127,10 +128,6 @@ def _partly_alike(run: Run, alike: Sequence[Split]) -> Iterator[Finding]:
     }
     if equal:
         yield SameData.at(next(iter(equal.values())).where, [*equal])
-
-
-def _divides(op: Split) -> bool:
-    return any(axis.size > 1 for axis in op.axes)
 
 
 def _differs(op: Split, value: Any) -> bool:

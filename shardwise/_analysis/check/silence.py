@@ -39,12 +39,7 @@ class Ignore:
 
     def silences(self, finding: Finding, line: int) -> bool:
         """Return whether it silences a finding at that line of its file."""
-        return line in self.covers and any(names(code, finding) for code in self.codes)
-
-
-def names(code: str, finding: Finding) -> bool:
-    """Return whether a code, possibly of an earlier version, is that of a finding."""
-    return canonical(code) == finding.code
+        return line in self.covers and finding.code in map(canonical, self.codes)
 
 
 def ignores_in(file: str) -> tuple[Ignore, ...]:
@@ -131,7 +126,7 @@ def silencing(codes: Iterable[str], *places: Place) -> Iterator[None]:
 
     This applies before the verdict, so that silenced findings explain nothing and blame no mesh.
     """
-    token = _AROUND.set((frozenset(codes), places))
+    token = _AROUND.set((frozenset(map(canonical, codes)), places))
     try:
         yield
     finally:
@@ -145,10 +140,7 @@ def split_silenced(
     codes, outer_places = _AROUND.get()
     remaining, silenced = [], []
     for finding in findings:
-        quiet = (
-            any(names(code, finding) for code in codes)
-            or ignore_of(finding, (*places, *outer_places)) is not None
-        )
+        quiet = finding.code in codes or ignore_of(finding, (*places, *outer_places)) is not None
         (silenced if quiet else remaining).append(finding)
     return tuple(remaining), tuple(silenced)
 

@@ -4,39 +4,14 @@ from __future__ import annotations
 
 import ast
 import linecache
-from dataclasses import dataclass
+from typing import Any
 
 from ... import _jax
 from ..._program import Collective, Op, Where
 from .diagnose import line_of
 
-
-@dataclass(frozen=True)
-class _Gradient:
-    """A call `grad(loss)(params, *rest)` or `grad(lambda name: value)(params)`, as source text."""
-
-    grad: str = "jax.grad"
-    loss: str = "loss"
-    params: str = "w"
-    rest: tuple[str, ...] = ("x",)
-    name: str = ""
-    value: str = ""
-    over: str | None = None
-    """The axes that the value is reduced over, as source text, if it is reduced."""
-
-    @property
-    def variable(self) -> str:
-        if self.name:
-            return self.name
-        return self.params if self.params.isidentifier() else "params"
-
-    @property
-    def lost(self) -> str:
-        """The loss as an expression of the variable."""
-        return self.value or self.call(self.loss, self.variable)
-
-    def call(self, function: str, params: str) -> str:
-        return f"{function}({', '.join([params, *self.rest])})"
+USUAL = "jax.grad(loss)(w, x)"
+"""The call to write if that of the program is unknown or unusual."""
 
 
 def two_ways(of: Op | None = None, over: str = "'data'") -> str:
@@ -53,52 +28,48 @@ def two_ways(of: Op | None = None, over: str = "'data'") -> str:
 
 def rewritten(where: Where | None = None, over: str = "'data'", split: bool = False) -> str:
     """Return the remedy for the gradient at a place, whose parameters may be `split`."""
-    grad = (_read(where) if where else None) or _Gradient()
-    if grad.over is not None:
-        return (
-            f"what is differentiated is already reduced over {grad.over}. Look inside it for what "
-            f"every device adds whole before a sum over {over}, and for what is summed over {over} "
-            "more than once, or summed where it should be averaged."
-        )
-    name = grad.variable
-    reduced = f"{grad.grad}(lambda {name}: jax.lax.pmean({grad.lost}, {over}))({grad.params})"
-    local_gradient = f"{grad.grad}(lambda {name}: {grad.value})({name})"
-    if not grad.value:
-        local_gradient = grad.call(f"{grad.grad}({grad.loss})", name)
+    call: Any = (_read(where) if where else None) or ast.parse(USUAL, mode="eval").body
+    params, *rest = map(ast.unparse, call.args)
+    name = params if params.isidentifier() else "params"
+    (loss,) = call.func.args
+    value = f"{ast.unparse(loss)}({', '.join([name, *rest])})"
+    if isinstance(loss, ast.Lambda):
+        name, value = loss.args.args[0].arg, ast.unparse(loss.body)
+        if (reduced := _reduced_over(loss.body)) is not None:
+            return (
+                f"what is differentiated is already reduced over {reduced}. Look inside it for "
+                f"what every device adds whole before a sum over {over}, and for what is summed "
+                f"over {over} more than once, or summed where it should be averaged."
+            )
+    grad, local_gradient = ast.unparse(call.func.func), ast.unparse(call.func)
     alternative = (
         "\nor make the parameters differ first, and reduce the gradients yourself:\n"
-        f"    {name} = jax.lax.pcast({grad.params}, {over}, to='varying')\n"
-        f"    jax.lax.pmean({local_gradient}, {over})"
+        f"    {name} = jax.lax.pcast({params}, {over}, to='varying')\n"
+        f"    jax.lax.pmean({local_gradient}({', '.join([name, *rest])}), {over})"
     )
     return (
         f"{'' if split else 'either '}differentiate the reduced loss, which autodiff handles:\n"
-        f"    {reduced}{'' if split else alternative}\n"
+        f"    {grad}(lambda {name}: jax.lax.pmean({value}, {over}))({params})"
+        f"{'' if split else alternative}\n"
         f"Where the loss is summed over {over} inside already, average it there instead."
     )
 
 
-def _read(where: Where) -> _Gradient | None:
+def _read(where: Where) -> ast.Call | None:
     """Parse the gradient taken at a place, if it is written on one line in a usual form."""
     line = linecache.getline(where.file, where.line)
     try:
         call = ast.parse(line.encode()[where.column : where.end_column].strip(), mode="eval").body
     except (SyntaxError, ValueError):
         return None
-    if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Call)):
-        return None
-    transform = call.func
-    grad = ast.unparse(transform.func)
-    is_plain = not (call.keywords or transform.keywords) and len(transform.args) == 1 and call.args
-    if not is_plain or grad.split(".")[-1] not in ("grad", "value_and_grad"):
-        return None
-    params, *other_args = (ast.unparse(argument) for argument in call.args)
-    loss = transform.args[0]
-    if isinstance(loss, ast.Name | ast.Attribute):
-        return _Gradient(grad, ast.unparse(loss), params, tuple(other_args))
-    if not isinstance(loss, ast.Lambda) or other_args or len(loss.args.args) != 1:
-        return None
-    value = ast.unparse(loss.body)
-    return _Gradient(grad, "", params, (), loss.args.args[0].arg, value, _reduced_over(loss.body))
+    match call:
+        case ast.Call(ast.Call(grad, [ast.Name() | ast.Attribute()], []), [_, *_], []):
+            pass
+        case ast.Call(ast.Call(grad, [ast.Lambda(ast.arguments(args=[_]))], []), [_], []):
+            pass
+        case _:
+            return None
+    return call if ast.unparse(grad).split(".")[-1] in ("grad", "value_and_grad") else None
 
 
 def _reduced_over(value: ast.expr) -> str | None:

@@ -37,7 +37,8 @@ class Verdict:
     silenced: tuple[Finding, ...] = ()
     """Findings silenced by a comment, `# shardwise: ignore[SW203]`. They do not fail the check."""
     checked: str = ""
-    """A sentence on which part was checked, if the compiler partitions the rest of the program."""
+    """A line for each thing that was left out: sizes that the program does not accept, the part
+    that the compiler partitions."""
 
     def __post_init__(self) -> None:
         if not self.wrong_on and not self.ok:
@@ -67,7 +68,7 @@ class Verdict:
         )
 
     def head(self, brief: bool = False) -> list[tuple[str, str]]:
-        """Return the headline: pairs of a word ("right", "WRONG") and the meshes it applies to."""
+        """Return the headline: pairs of a word ("right", "WRONG") and where it applies."""
         label = "right as far as this could show" if self.limited else "right"
         label = NOTHING if is_not_sharded(self.findings) else label
         if any(finding.certain for finding in self.silenced):
@@ -77,13 +78,18 @@ class Verdict:
             total = (
                 f" of {len(self.meshes)}" if self.wrong_on != self.meshes and self.wrong_on else ""
             )
-            return [(word, f"{len(meshes)}{total} meshes") for word, meshes in rows if meshes][:1]
-        return [(word, ", ".join(meshes)) for word, meshes in rows if meshes]
+            return [(word, f"on {len(meshes)}{total} meshes") for word, meshes in rows if meshes][
+                :1
+            ]
+        return [(word, f"on {', '.join(meshes)}") for word, meshes in rows if meshes]
+
+    def _headline(self, name: str, parts: Sequence[str]) -> str:
+        silenced = f" ({counted(self.silenced)})" if self.silenced else ""
+        return f"{name}: {'; '.join(parts)}{' (values drawn)' if self.drawn else ''}{silenced}"
 
     def __str__(self) -> str:
-        parts = "; ".join(f"{word} on {meshes}" for word, meshes in self.head())
-        head = f"{self.name or 'the program'}: {parts}{DRAWN if self.drawn else ''}"
-        head += f" ({counted(self.silenced)})" if self.silenced else ""
+        parts = [f"{word} {place}" for word, place in self.head()]
+        head = self._headline(self.name or "the program", parts)
         head += f"\n{self.checked}" if self.checked else ""
         return "\n\n".join([head, *map(str, told_once(self.findings))])
 
@@ -114,16 +120,13 @@ class Verdict:
         return self
 
     def _repr_html_(self) -> str:
-        name = html.escape(self.name or "the program")
-        parts = "; ".join(
-            f'<b style="color:{COLORS.get(word, GREEN)}">{word.lower()}</b> on '
-            f"{html.escape(meshes)}"
-            for word, meshes in self.head()
-        )
-        items = "".join(map(_html, told_once(self.findings)))
-        quiet = f" ({counted(self.silenced)})" if self.silenced else ""
-        part = f"<div>{html.escape(self.checked)}</div>" if self.checked else ""
-        return f"<div>{name}: {parts}{DRAWN if self.drawn else ''}{quiet}{part}{items}</div>"
+        parts = [
+            f'<b style="color:{COLORS.get(word, GREEN)}">{word.lower()}</b> {html.escape(place)}'
+            for word, place in self.head()
+        ]
+        head = self._headline(html.escape(self.name or "the program"), parts)
+        head += f"<div>{html.escape(self.checked)}</div>" if self.checked else ""
+        return f"<div>{head}{''.join(map(_html, told_once(self.findings)))}</div>"
 
 
 NOTHING = "nothing to check: no shard_map, the compiler partitions the program; tried"
@@ -134,8 +137,6 @@ def is_not_sharded(findings: Sequence[Finding]) -> bool:
     """Return whether the findings say that a program has no `shard_map`."""
     return any(finding.message == NOT_SHARDED for finding in findings)
 
-
-DRAWN = " (values drawn)"
 
 GREEN, RED, AMBER = "#1a873a", "#e0313d", "#a06b00"
 """Readable on white and on black: a notebook does not say which it is."""

@@ -15,20 +15,20 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from .messages import Request, receive, send
+from .messages import CompileRequest, receive, send
 
 
 def main() -> None:
     """Serve requests until standard input ends."""
     requests, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # printed text must not mix with the answers
-    pending: queue.Queue[Request] = queue.Queue()
+    pending: queue.Queue[CompileRequest] = queue.Queue()
     threading.Thread(target=_read, args=(requests, pending), daemon=True).start()
     while True:
         send(answers, _compile(pending.get()))
 
 
-def _read(requests: BinaryIO, pending: queue.Queue[Request]) -> None:
+def _read(requests: BinaryIO, pending: queue.Queue[CompileRequest]) -> None:
 
     while True:
         try:
@@ -37,7 +37,7 @@ def _read(requests: BinaryIO, pending: queue.Queue[Request]) -> None:
             os._exit(0)
 
 
-def _compile(request: Request) -> str:
+def _compile(request: CompileRequest) -> str:
     """Compile one module; return the compiler's error, or an empty string."""
     from ..._jax.compiling import compile_into
 

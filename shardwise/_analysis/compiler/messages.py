@@ -11,7 +11,7 @@ _LENGTH = struct.Struct("<Q")
 
 
 @dataclasses.dataclass(frozen=True)
-class Request:
+class CompileRequest:
     """A module to compile, and the folder for the compiler's output."""
 
     folder: str

@@ -16,7 +16,7 @@ from ..._program import primitives
 from ..._program.collectives import sends
 from .devices import axes_of_groups, axes_of_pairs, permuted, replica_groups
 from .hlo import Computation, Instruction, Module, Type
-from .work import Work, add_instruction
+from .work import DeviceWork, add_instruction
 
 NAMES = {
     "all-gather": "all_gather",
@@ -89,7 +89,7 @@ class _Around:
 
 
 @dataclasses.dataclass(frozen=True)
-class Loop:
+class CollectiveLoop:
     """A loop with a collective inside."""
 
     instruction: Instruction
@@ -106,7 +106,7 @@ class Branches:
     chosen: int
 
 
-Node = Sent | Work | Loop | Branches
+Node = Sent | DeviceWork | CollectiveLoop | Branches
 """A part of what one device runs."""
 
 
@@ -125,10 +125,10 @@ class Reader:
         """Return the nodes of a computation; all work between two collectives is one node."""
         nodes: list[Node] = []
         for node in self._walk(name, around):
-            if isinstance(node, Work) and nodes and isinstance(nodes[-1], Work):
+            if isinstance(node, DeviceWork) and nodes and isinstance(nodes[-1], DeviceWork):
                 nodes[-1].add(node)
                 nodes[-1].first = nodes[-1].first or node.first
-            elif not isinstance(node, Work) or node.operations:
+            elif not isinstance(node, DeviceWork) or node.operations:
                 nodes.append(node)
         return nodes
 
@@ -151,7 +151,7 @@ class Reader:
                 for called in instruction.called:
                     yield from self._nodes(called, context)
             else:
-                work = Work(update=context.update)
+                work = DeviceWork(update=context.update)
                 add_instruction(work, instruction, computation, self.module)
                 yield work
 
@@ -175,7 +175,7 @@ class Reader:
         context = dataclasses.replace(around, times=around.times * times, known=is_known)
         body = [node for name in instruction.called for node in self._nodes(name, context)]
         if any(True for _ in sent_in(body)):
-            return Loop(instruction, trips, body)
+            return CollectiveLoop(instruction, trips, body)
         return _all_work(body, times, instruction)
 
     def _branches(self, instruction: Instruction, around: _Around) -> Node:
@@ -243,29 +243,29 @@ def sent_in(nodes: Sequence[Node]) -> Iterator[Sent]:
         match node:
             case Sent():
                 yield node
-            case Loop():
+            case CollectiveLoop():
                 yield from sent_in(node.body)
             case Branches():
                 for body in node.bodies:
                     yield from sent_in(body)
 
 
-def work_in(nodes: Sequence[Node]) -> Work:
+def work_in(nodes: Sequence[Node]) -> DeviceWork:
     """Return all work, loop bodies times their trips; of branches, the one that totals include."""
-    total = Work()
+    total = DeviceWork()
     for node in nodes:
         match node:
-            case Work():
+            case DeviceWork():
                 total.add(node)
-            case Loop():
+            case CollectiveLoop():
                 total.add(work_in(node.body), 1 if node.trips is None else node.trips)
             case Branches():
                 total.add(work_in(node.bodies[node.chosen]))
     return total
 
 
-def _all_work(body: Sequence[Node], times: int, origin: Instruction) -> Work:
-    total = Work(first=origin)
+def _all_work(body: Sequence[Node], times: int, origin: Instruction) -> DeviceWork:
+    total = DeviceWork(first=origin)
     total.add(work_in(body), times)
     return total
 
@@ -276,7 +276,7 @@ def _uncounted(body: Sequence[Node]) -> list[Node]:
         match node:
             case Sent():
                 nodes.append(dataclasses.replace(node, counted=False))
-            case Loop():
+            case CollectiveLoop():
                 nodes.append(dataclasses.replace(node, body=_uncounted(node.body)))
             case Branches():
                 nodes.append(dataclasses.replace(node, bodies=[*map(_uncounted, node.bodies)]))

@@ -22,7 +22,7 @@ FREE = frozenset(
 
 
 @dataclasses.dataclass
-class Work:
+class DeviceWork:
     """Accumulated work of one device."""
 
     kinds: dict[str, float] = dataclasses.field(default_factory=dict)
@@ -46,7 +46,7 @@ class Work:
         """FLOPs of matrix products and convolutions."""
         return float(sum(self.dots.values()))
 
-    def add(self, other: Work, times: int = 1) -> None:
+    def add(self, other: DeviceWork, times: int = 1) -> None:
         """Add other work, `times` times."""
         for ours, theirs in ((self.kinds, other.kinds), (self.dots, other.dots)):
             for key, flops in theirs.items():
@@ -56,7 +56,7 @@ class Work:
 
 
 def add_instruction(
-    work: Work, instruction: Instruction, computation: Computation, module: Module
+    work: DeviceWork, instruction: Instruction, computation: Computation, module: Module
 ) -> None:
     """Add one instruction of a computation, with everything fused into it."""
     if instruction.opcode in FREE or instruction.opcode.endswith("-done"):
@@ -71,7 +71,7 @@ def add_instruction(
 
 
 def _arithmetic(
-    work: Work, instruction: Instruction, computation: Computation, module: Module
+    work: DeviceWork, instruction: Instruction, computation: Computation, module: Module
 ) -> None:
     if instruction.opcode in ("fusion", "fusion-start"):
         for name in instruction.called:

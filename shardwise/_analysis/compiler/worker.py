@@ -18,15 +18,16 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from ..._base.errors import ShardwiseError, explain_error
-from .messages import Request, receive, send
+from ..._jax import failures
+from .messages import CompileRequest, receive, send
 
 SECONDS = "SHARDWISE_COMPILE_SECONDS"
 """The environment variable with the time limit of one compilation."""
 
 DEFAULT_SECONDS = 900.0
 
-NO_MEMORY = ("bad_alloc", "ut of memory", "annot allocate memory", "pthread_create() failed")
-"""What a process out of memory logs: by the allocator, XLA, the kernel or thread creation."""
+CRASHES = (signal.SIGABRT, signal.SIGBUS, signal.SIGSEGV)
+"""How native code ends, among other reasons, where an allocation that it does not test fails."""
 
 WIDTH = 300
 """The number of characters of a log line that an error shows."""
@@ -63,7 +64,7 @@ class Worker:
         """Whether this process can send it a request."""
         return self.owner == os.getpid() and self.process.poll() is None
 
-    def ask(self, request: Request, seconds: float) -> str:
+    def ask(self, request: CompileRequest, seconds: float) -> str:
         """Send a request and wait for the answer."""
         stdin = cast(BinaryIO, self.process.stdin)
         stdout = cast(BinaryIO, self.process.stdout)
@@ -94,8 +95,11 @@ class Worker:
         text = self.errors.read() + (log.read_bytes() if log.exists() else b"")
         lines = [line.strip() for line in text.decode(errors="replace").splitlines()]
         last_lines = [line[:WIDTH] for line in lines if line and line[0] != "@"][-3:]  # no stack
-        killed = code == -signal.SIGKILL or any(sign in "".join(lines) for sign in NO_MEMORY)
-        reason = "ended for lack of memory, most likely" if killed else f"ended with {_how(code)}"
+        if code == -signal.SIGKILL or failures.logs_no_memory("".join(lines)):
+            reason = "ended for lack of memory, most likely"
+        else:
+            crashed = ", perhaps for lack of memory" if -code in CRASHES else ""
+            reason = f"ended with {_how(code)}{crashed}"
         return CompileError(
             explain_error(
                 "\n".join([f"the process that compiles {reason}", *last_lines]),
@@ -166,11 +170,11 @@ class Files:
 
 
 NO_GPU = {
-    "topology not implemented": (
+    failures.NO_CUDA_PLUGIN: (
         "JAX has no CUDA plugin here",
         'pip install "jax[cuda13]"; platform="cpu" compiles for virtual CPU devices.',
     ),
-    "No visible GPU": (
+    failures.NO_VISIBLE_GPU: (
         "no GPU is visible to this process",
         'a machine with a GPU; platform="h100" compiles for H100s without one.',
     ),
@@ -190,7 +194,7 @@ def compiled(lowered: Any) -> Files:
     with _lock, tempfile.TemporaryDirectory(prefix="shardwise-") as folder:
         worker = _worker()
         try:
-            error = worker.ask(Request(folder, lowered), seconds)
+            error = worker.ask(CompileRequest(folder, lowered), seconds)
         except BaseException:  # Ctrl-C too: otherwise the next request would get this answer
             stop()
             raise
@@ -202,8 +206,8 @@ def compiled(lowered: Any) -> Files:
 
 def failed(error: str, platform: str) -> CompileError:
     """Return the error for a program that JAX does not lower, or XLA does not compile."""
-    for sign, (reason, remedy) in NO_GPU.items():
-        if sign in error:
+    for text, (reason, remedy) in NO_GPU.items():
+        if text in error:
             rule = "XLA compiles for the GPU of this machine, or for H100s, with JAX's CUDA plugin."
             where = f'sw.explain(platform="{platform}")'
             return CompileError(explain_error(reason, where=where, rule=rule, remedy=remedy))

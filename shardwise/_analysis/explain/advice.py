@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from . import units
 from .data import Cost
-from .facts import Facts, Launch
-from .rows import Row, places, rows_of
+from .facts import Launch, ReportData
+from .rows import CollectiveRow, places, rows_of
 
 ENOUGH = 0.5
 """The share of the sending time that the named collectives cover."""
@@ -22,7 +22,7 @@ GRADIENTS = (
 )
 
 
-def advice(report: Facts, cost: Cost) -> list[str]:
+def advice(report: ReportData, cost: Cost) -> list[str]:
     """Return what takes longest, and what would make it shorter."""
     match cost.bound:
         case "arithmetic":
@@ -36,12 +36,12 @@ def advice(report: Facts, cost: Cost) -> list[str]:
     return [*text, *_small(report, cost)]
 
 
-def _where_from(report: Facts, cost: Cost) -> str:
+def _where_from(report: ReportData, cost: Cost) -> str:
     """Name the collectives that cause most of the sending, the largest first."""
     rows = [row for row in rows_of(report) if row.first.counted]
     rows.sort(key=lambda row: -row.sending)
     total = cost.communication - cost.latency
-    largest: list[Row] = []
+    largest: list[CollectiveRow] = []
     while sum(row.sending for row in largest) < ENOUGH * total:
         largest.append(rows[len(largest)])
     if len(largest) == len(rows) or len(largest) > 3:
@@ -56,7 +56,7 @@ def _where_from(report: Facts, cost: Cost) -> str:
     return f", above all in {' and in '.join(parts)} ({share} of {units.duration(total)})"
 
 
-def _small(report: Facts, cost: Cost) -> Iterator[str]:
+def _small(report: ReportData, cost: Cost) -> Iterator[str]:
     """Yield a sentence for messages whose latency exceeds their transfer, by kind and axes."""
     if cost.latency < NOTABLE * cost.communication:
         return
@@ -75,10 +75,12 @@ def _waiting(cost: Cost, launch: Launch) -> float:
     return sum(cost.latencies[place] for place in launch.collectives)
 
 
-def _sentence(report: Facts, cost: Cost, what: str, launches: list[Launch], waiting: float) -> str:
+def _sentence(
+    report: ReportData, cost: Cost, what: str, launches: list[Launch], waiting: float
+) -> str:
     firsts = [launch.collectives[0] for launch in launches]
     times = sum(report.collectives[place].least for place in firsts)
-    lines = places([Row(report, (place,)) for place in firsts])
+    lines = places([CollectiveRow(report, (place,)) for place in firsts])
     many = "1 small message" if times == 1 else f"{times:,} small messages"
     sentence = (
         f"{many} of {what} ({lines}) wait{'s' * (times == 1)} for {units.duration(waiting)} "

@@ -37,7 +37,7 @@ from ..._program import (
     within,
 )
 from . import turns
-from .instead import Other, Plan, code, names, sent_bytes
+from .instead import Avoidance, Replacement, code, names, sent_bytes
 from .turns import is_recomputed
 
 VIEWS = primitives.names(lambda p: p.identity or p.moves == "reorder") | {"convert_element_type"}
@@ -50,9 +50,9 @@ GONE = {"unused", "scattered", "reduced"}
 """Kinds of plans after which the whole result no longer exists."""
 
 
-def plans(body: Body, kept: Kept) -> dict[int, Plan]:
+def plans(body: Body, kept: Kept) -> dict[int, Avoidance]:
     """Return a plan for each collective that could be avoided, by `id` of the operation."""
-    plans_by_op: dict[int, Plan] = {}
+    plans_by_op: dict[int, Avoidance] = {}
     for inner, loop in _bodies(body, None):
         plans_by_op |= _Look(inner, loop, kept, plans_by_op).plans()
     return plans_by_op
@@ -68,7 +68,7 @@ def _bodies(body: Body, around: Op | None) -> Iterator[tuple[Body, Op | None]]:
 class _Look:
     """Search one list of operations for collectives that could be avoided."""
 
-    def __init__(self, body: Body, around: Op | None, kept: Kept, found: dict[int, Plan]):
+    def __init__(self, body: Body, around: Op | None, kept: Kept, found: dict[int, Avoidance]):
         self.body, self.around, self.kept, self.found = body, around, kept, dict(found)
         self.readers: dict[Var, list[Op]] = {}
         self.makers: dict[Var, Op] = {}
@@ -81,11 +81,11 @@ class _Look:
         self.seen: dict[Any, bool] = {}
         self.returned = {atom for atom in body.outs if isinstance(atom, Var)}
 
-    def plans(self) -> dict[int, Plan]:
+    def plans(self) -> dict[int, Avoidance]:
         """Return the plans for the collectives of this list, without nested lists."""
         if not any(isinstance(op, Collective) for op in self.body.ops):
             return {}
-        own_plans: dict[int, Plan] = {}
+        new_plans: dict[int, Avoidance] = {}
         holders = self._held_at_first()
         for op in self.body.ops:
             meaning = self.kept.of(op)
@@ -94,9 +94,9 @@ class _Look:
             if isinstance(op, Collective) and _sends(op) and len(op.ins) == len(op.outs) == 1:
                 plan = self._plan(op, meaning.ins[0], meaning.outs[0], holders)
                 if plan is not None:
-                    own_plans[id(op)] = self.found[id(op)] = plan
+                    new_plans[id(op)] = self.found[id(op)] = plan
             self._take_in(op, meaning, holders)
-        return own_plans
+        return new_plans
 
     def _take_in(self, op: Op, known: Known, held: dict) -> None:
         """Record the values that a device has after an operation: its operands and results."""
@@ -115,7 +115,7 @@ class _Look:
         pairs = zip(self.body.ins, values, strict=False)
         return {(value, str(var.dtype)): var for var, value in pairs}
 
-    def _plan(self, op: Collective, before: Value, after: Value, held: dict) -> Plan | None:
+    def _plan(self, op: Collective, before: Value, after: Value, held: dict) -> Avoidance | None:
         return (
             self._same(op, before)
             or self._held(op, after, held)
@@ -129,7 +129,7 @@ class _Look:
 
     # --- values that the devices already have
 
-    def _same(self, op: Collective, before: Value) -> Plan | None:
+    def _same(self, op: Collective, before: Value) -> Avoidance | None:
         """Plan for an operand that is the same along some or all of the axes."""
         real = [axis for axis in op.axes if axis.size > 1]
         varying = before.axes | before.debts
@@ -145,11 +145,11 @@ class _Look:
         name = "pmean" if mean else op.name
         reason = f"{name} of what is already the same on all devices along {axes}"
         if len(redundant_axes) < len(real):
-            size = Other(op.name, remaining, sent_bytes(op))
+            size = Replacement(op.name, remaining, sent_bytes(op))
             remedy = f"leave {axes} out: jax.lax.{name}(..., {code(remaining)})"
             if op.name == "psum" and not mean:
                 remedy += f", times jax.lax.axis_size({code(redundant_axes)})"
-            return Plan("same", reason, remedy + ".", (size,))
+            return Avoidance("same", reason, remedy + ".", (size,))
         if op.backward and op.name == "psum":
             remedy = "autodiff adds it where check_vma=False; with check_vma=True it sends nothing."
         elif mean or primitives.of(op.name).idempotent:
@@ -158,9 +158,9 @@ class _Look:
             remedy = f"multiply by jax.lax.axis_size({code(redundant_axes)}), or leave it out."
         else:
             remedy = "make it here: every device has all that it would be sent."
-        return Plan("same", reason, remedy)
+        return Avoidance("same", reason, remedy)
 
-    def _held(self, op: Collective, after: Value, held: dict) -> Plan | None:
+    def _held(self, op: Collective, after: Value, held: dict) -> Avoidance | None:
         """Plan for a result that the device already has."""
         var = held.get((after, str(op.outs[0].dtype)))
         maker = self.makers.get(var) if var is not None else None
@@ -172,7 +172,7 @@ class _Look:
             name = holding(after, meaning.names if meaning else {})
             has_line = maker is not None and not isinstance(maker, Split) and maker.where.file
             place = f", made at {maker.where}" if has_line and maker else ""
-            return Plan(
+            return Avoidance(
                 "held",
                 f"the device already has what {op.name} gives it: {name}{place}",
                 "use what is there.",
@@ -180,32 +180,32 @@ class _Look:
         if id(maker) in self.found and self.found[id(maker)].kind in GONE:
             return None
         if is_recomputed(op):
-            return Plan(
+            return Avoidance(
                 "recomputed",
                 f"jax.checkpoint sends again what {maker.name} gave at {maker.where}",
                 "a policy of jax.checkpoint that saves it would spare this, at the price of the "
                 "memory.",
                 memory=op.outs[0].bytes,
             )
-        return Plan(
+        return Avoidance(
             "repeated",
             f"{maker.name} at {maker.where} has already given the same",
             "keep that result and use it here.",
         )
 
-    def _sent_back(self, op: Collective) -> Plan | None:
+    def _sent_back(self, op: Collective) -> Avoidance | None:
         """Plan for a result that is the operand of the collective before it."""
         first = self.makers.get(op.ins[0]) if isinstance(op.ins[0], Var) else None
         plan = self.found.get(id(first))
         if not isinstance(first, Collective) or plan is None or plan.kind != "unused":
             return None
-        return Plan(
+        return Avoidance(
             "held",
             f"it only undoes the {first.name} at {first.where}",
             "leave both out.",
         )
 
-    def _given_back(self, op: Collective, before: Value) -> Plan | None:
+    def _given_back(self, op: Collective, before: Value) -> Avoidance | None:
         """Plan for a result from which only the operand is recovered."""
         kind = op.ins[0].dtype if isinstance(op.ins[0], Var) else None
 
@@ -217,11 +217,11 @@ class _Look:
         reason = f"of what {op.name} brings, each device only takes its own part back"
         if any(isinstance(user, Collective) for user in self.readers[op.outs[0]]):
             reason = f"what {op.name} brings is only sent back"
-        return Plan("unused", reason, "use what goes in.")
+        return Avoidance("unused", reason, "use what goes in.")
 
     # --- replacements that send fewer bytes
 
-    def _scattered(self, op: Collective, after: Value) -> Plan | None:
+    def _scattered(self, op: Collective, after: Value) -> Avoidance | None:
         """Plan for a sum of which every device keeps only its own part."""
         if op.name != "psum" or op.groups is not None:
             return None
@@ -232,16 +232,16 @@ class _Look:
                 continue
             part = own_part(after, dim, axes)
             if part is not None and self._only(op.outs[0], part):
-                return Plan(
+                return Avoidance(
                     "scattered",
                     "of the sum every device keeps only its own part",
                     f"jax.lax.psum_scatter(..., {code(op.axes)}, scatter_dimension={dim}, "
                     "tiled=True) sends half as much.",
-                    (Other("psum_scatter", op.axes, sent_bytes(op)),),
+                    (Replacement("psum_scatter", op.axes, sent_bytes(op)),),
                 )
         return None
 
-    def _reduced(self, op: Collective) -> Plan | None:
+    def _reduced(self, op: Collective) -> Avoidance | None:
         """Plan for a gathered array that is only reduced along the gathered dimension."""
         if op.name != "all_gather" or op.groups is not None:
             return None
@@ -250,14 +250,14 @@ class _Look:
             return None
         with_what = [_over_devices(user) for user in users]
         reductions = tuple(
-            Other(name, op.axes, user.outs[0].bytes)
+            Replacement(name, op.axes, user.outs[0].bytes)
             for name, user in zip(with_what, users, strict=True)
         )
-        gathered = Other("all_gather", op.axes, sent_bytes(op))
+        gathered = Replacement("all_gather", op.axes, sent_bytes(op))
         if sum(reduction.sent for reduction in reductions) >= gathered.sent:
             return None
         calls = " and ".join(dict.fromkeys(with_what))
-        return Plan(
+        return Avoidance(
             "reduced",
             f"what all_gather brings is only reduced, at {users[0].where}",
             f"reduce on each device first, then jax.lax.{calls} over {code(op.axes)}: it sends "
@@ -265,26 +265,24 @@ class _Look:
             reductions,
         )
 
-    def _merged(self, op: Collective) -> Plan | None:
+    def _merged(self, op: Collective) -> Avoidance | None:
         """Plan for a sum of a sum: one collective over the axes of both."""
-        first = (
-            self._summed(op.ins[0])
-            if op.name in primitives.REDUCTIONS and op.groups is None
-            else None
-        )
+        if op.name not in primitives.REDUCTIONS or op.groups is not None:
+            return None
+        first = self._summed(op.ins[0])
         if first is None or first.name != op.name or first.groups is not None:
             return None
         if id(first) in self.found or set(first.axes) & set(op.axes):
             return None
-        merged = Other(op.name, (*first.axes, *op.axes), sent_bytes(op))
-        separate = [Other(step.name, step.axes, sent_bytes(step)).sent for step in (first, op)]
-        if merged.sent >= sum(separate):
+        merged = Replacement(op.name, (*first.axes, *op.axes), sent_bytes(op))
+        separate = (Replacement(step.name, step.axes, sent_bytes(step)) for step in (first, op))
+        if merged.sent >= sum(each.sent for each in separate):
             return None
         means = [step for step in (first, op) if within(step.source, "pmean")]
         name = "pmean" if len(means) == 2 else op.name
         divided = "".join(f", divided by jax.lax.axis_size({code(step.axes)})," for step in means)
         inner = "pmean" if first in means else op.name
-        return Plan(
+        return Avoidance(
             "merged",
             f"the {inner} over {names(first.axes)} at {first.where} goes into this one alone",
             f"one jax.lax.{name}(..., {code(merged.axes)}){divided * (len(means) == 1)} does both.",
@@ -292,7 +290,7 @@ class _Look:
             also=first,
         )
 
-    def _order(self, op: Collective) -> Plan | None:
+    def _order(self, op: Collective) -> Avoidance | None:
         """Plan for a reduction of the whole where reducing a part on each device would do."""
         if op.name not in primitives.REDUCTIONS or op.groups is not None:
             return None
@@ -312,12 +310,12 @@ class _Look:
         if peer.groups is not None or set(peer.axes) & set(op.axes) or id(peer) in self.found:
             return None
         parts = math.prod(axis.size for axis in peer.axes)
-        return Plan(
+        return Avoidance(
             "order",
             f"{op.name} of the whole, where {peer.name} over {names(peer.axes)} at {peer.where} "
             f"{reason}",
             f"{remedy}: it sends one part in {parts}.",
-            (Other(op.name, op.axes, -(-sent_bytes(op) // parts)),),
+            (Replacement(op.name, op.axes, -(-sent_bytes(op) // parts)),),
         )
 
     def _summed(self, atom: Any) -> Collective | None:
@@ -328,15 +326,13 @@ class _Look:
                 return maker if atom.dtype == maker.outs[0].dtype else None
             if not isinstance(maker, Leaf) or maker.name not in SCALES:
                 return None
-            numbers = [lit for lit in maker.ins[1:] if isinstance(lit, Lit)]
-            if len(numbers) != 1 or getattr(numbers[0].value, "shape", ()) != ():
-                return None
-            if not numbers[0].value > 0:
+            numbers = [lit.value for lit in maker.ins[1:] if isinstance(lit, Lit)]
+            if len(numbers) != 1 or getattr(numbers[0], "shape", ()) != () or not numbers[0] > 0:
                 return None  # a negative factor turns a maximum into a minimum
             atom = maker.ins[0]
         return None
 
-    def _in_loop(self, op: Collective, after: Value) -> Plan | None:
+    def _in_loop(self, op: Collective, after: Value) -> Avoidance | None:
         """Plan for a collective that a loop repeats unchanged, or only accumulates."""
         loop, meaning = self.around, self.kept.of(op)
         if not isinstance(loop, Scan) or loop.length < 2 or meaning is None or is_recomputed(op):
@@ -371,12 +367,8 @@ class _Look:
 
 def _the_same(a: Op | None, b: Op) -> bool:
     """Return whether two operations do the same to the same values."""
-    return (
-        a is not None
-        and operation_key(a) is not None
-        and operation_key(a) == operation_key(b)
-        and a.ins == b.ins
-    )
+    key = operation_key(b)
+    return a is not None and key is not None and operation_key(a) == key and a.ins == b.ins
 
 
 def _on_device(op: Op) -> bool:

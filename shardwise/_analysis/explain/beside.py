@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from typing import Any, Protocol, TypeVar
 
 from ..faults import NOT_SHARDED
-from .facts import Facts, Remark
+from .facts import Remark, ReportData
 
 NOT_FOLLOWED = "SW409"
 """Reported if a program could not be analysed, which says nothing about its traffic."""
 
-Kind = TypeVar("Kind", bound=Facts)
+Kind = TypeVar("Kind", bound=ReportData)
 
 
-class Judged(Protocol):
+class HasFindings(Protocol):
     """A verdict or a proof: an object with findings."""
 
     @property
@@ -24,7 +24,7 @@ class Judged(Protocol):
         ...
 
 
-def with_findings(report: Kind, judged: Judged) -> Kind:
+def with_findings(report: Kind, judged: HasFindings) -> Kind:
     """Return the report with each finding and the indices of the collectives on its line."""
     remarks = tuple(
         Remark(

@@ -11,7 +11,7 @@ from ..._base.errors import ArgumentError, ShardwiseError, explain_error
 from ..._program.primitives import COLLECTIVES as FORMS
 from . import units
 from .data import CollectiveUse
-from .facts import Facts
+from .facts import ReportData
 
 COLLECTIVES = (*dict.fromkeys(form.name for form in FORMS.values()), "all_reduce", "collectives")
 """The names that can be counted; `collectives` counts all of them."""
@@ -50,21 +50,21 @@ class Excess:
         return "\n".join(lines)
 
 
-def excesses(report: Facts, bounds: Mapping[str, Bound]) -> list[Excess]:
+def excesses(report: ReportData, bounds: Mapping[str, Bound]) -> list[Excess]:
     """Return every bound that the report exceeds."""
     for name, bound in bounds.items():
         _refuse_other(name, bound, report)
     return [excess for name, bound in bounds.items() for excess in _exceeded(report, name, bound)]
 
 
-def refuse_excess(report: Facts, bounds: Mapping[str, Bound]) -> None:
+def refuse_excess(report: ReportData, bounds: Mapping[str, Bound]) -> None:
     """Raise `BudgetError` with the rows that exceed a bound."""
     if exceeded := excesses(report, bounds):
         head = f"{report.name} on {units.mesh([(axis.name, axis.size) for axis in report.mesh])}"
         raise BudgetError("\n".join([f"{head} exceeds its budget:", *map(str, exceeded)]))
 
 
-def _exceeded(report: Facts, name: str, bound: Bound) -> Iterator[Excess]:
+def _exceeded(report: ReportData, name: str, bound: Bound) -> Iterator[Excess]:
     if name == "peak_memory":
         assert not isinstance(bound, Mapping)
         if report.memory.peak > bound:
@@ -89,7 +89,7 @@ def _is_counted(use: CollectiveUse, name: str) -> bool:
     return name in ("bytes_sent", "collectives", use.name)
 
 
-def _refuse_other(name: str, bound: Any, report: Facts) -> None:
+def _refuse_other(name: str, bound: Any, report: ReportData) -> None:
     figures = ("bytes_sent", "peak_memory", *COLLECTIVES)
     if name not in figures:
         close = difflib.get_close_matches(name, figures, n=1)

@@ -43,7 +43,7 @@ ONE = "the mesh has one device, which sends nothing; the program was not compile
 
 
 @dataclasses.dataclass(frozen=True)
-class Plan:
+class CompilePlan:
     """Whether a program is compiled, and what is known before it is."""
 
     compile: bool | Literal["auto"]
@@ -96,7 +96,7 @@ def compile_mode(compile: Any, platform: Any) -> bool | Literal["auto"]:
     return True
 
 
-def with_compiled(report: Report, traced: Traced, plan: Plan) -> Report:
+def with_compiled(report: Report, traced: Traced, plan: CompilePlan) -> Report:
     """Return the report with what the compiler sends, if the program is compiled."""
     mesh = plan.mesh
     if mesh is None or not plan.compile or (plan.compile == "auto" and not plan.left):
@@ -129,7 +129,9 @@ def _is_split(traced: Traced, mesh: Mesh | AbstractMesh) -> bool:
     return split or bool(meshes_in(traced.program.jaxpr))
 
 
-def _combined(report: Report, traced: Traced, plan: Plan, mesh: Mesh | AbstractMesh) -> Report:
+def _combined(
+    report: Report, traced: Traced, plan: CompilePlan, mesh: Mesh | AbstractMesh
+) -> Report:
     inferred = [PartitionSpec(*map(_entry, array.spec)) for array in report.arguments]
     inputs, unplaced = _even(inputs_of(traced, inferred), report, mesh)
     result = compiled(traced, inputs, mesh, plan.platform)

@@ -9,14 +9,14 @@ from typing import Any
 
 from . import units
 from .data import Plain
-from .facts import Facts
+from .facts import ReportData
 
 NOTABLE = 0.05
 """Differences of figures above this share are explained."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Change(Plain):
+class FigureChange(Plain):
     """One figure in both reports."""
 
     what: str
@@ -41,7 +41,7 @@ class Comparison(Plain):
 
     before: str
     after: str
-    changes: tuple[Change, ...]
+    changes: tuple[FigureChange, ...]
     notes: tuple[str, ...] = ()
     """Why a figure does not follow another, in sentences."""
 
@@ -52,13 +52,13 @@ class Comparison(Plain):
         return str(self)
 
 
-def compare(before: Facts, after: Facts) -> Comparison:
+def compare(before: ReportData, after: ReportData) -> Comparison:
     """Compare all figures of two reports, in the order of the report."""
     changes = tuple(_changes(before, after))
     return Comparison(_title(before), _title(after), changes, tuple(_notes(before, after)))
 
 
-def _notes(before: Facts, after: Facts) -> Iterator[str]:
+def _notes(before: ReportData, after: ReportData) -> Iterator[str]:
     """Yield why compute time does not follow the work, if memory traffic limits it."""
     old, new = before.cost, after.cost
     if old is None or new is None or not (before.work.flops and old.compute):
@@ -74,34 +74,38 @@ def _notes(before: Facts, after: Facts) -> Iterator[str]:
         )
 
 
-def _title(report: Facts) -> str:
+def _title(report: ReportData) -> str:
     sizes = units.mesh([(axis.name, axis.size) for axis in report.mesh])
     machine = f", {report.cost.hardware.name}" if report.cost else ""
     return f"{report.name} on {sizes}{machine}"
 
 
-def _changes(before: Facts, after: Facts) -> Iterator[Change]:
-    yield Change("devices", "", before.devices, after.devices)
-    yield Change("collectives", "", _times(before), _times(after))
-    yield Change("sent by one device", "bytes", before.bytes_sent, after.bytes_sent)
+def _changes(before: ReportData, after: ReportData) -> Iterator[FigureChange]:
+    yield FigureChange("devices", "", before.devices, after.devices)
+    yield FigureChange("collectives", "", _times(before), _times(after))
+    yield FigureChange("sent by one device", "bytes", before.bytes_sent, after.bytes_sent)
     by_axes = [{row.axes: row.bytes for row in report.traffic} for report in (before, after)]
     for axes in dict.fromkeys([*by_axes[0], *by_axes[1]]):
         name = f"  over {units.axes(axes)}"
-        yield Change(name, "bytes", by_axes[0].get(axes, 0), by_axes[1].get(axes, 0))
+        yield FigureChange(name, "bytes", by_axes[0].get(axes, 0), by_axes[1].get(axes, 0))
     old, new = before.memory, after.memory
-    yield Change("arguments", "bytes", old.arguments, new.arguments)
-    yield Change("results", "bytes", old.results, new.results)
-    yield Change("peak of live values", "bytes", old.peak, new.peak)
-    yield Change("work of one device", "FLOP", before.work.flops, after.work.flops)
-    yield Change("memory read and written", "bytes", before.work.moved, after.work.moved)
-    yield Change("work in all", "FLOP", before.work.total, after.work.total)
-    yield Change("repeated on other devices", "FLOP", before.work.redundant, after.work.redundant)
+    yield FigureChange("arguments", "bytes", old.arguments, new.arguments)
+    yield FigureChange("results", "bytes", old.results, new.results)
+    yield FigureChange("peak of live values", "bytes", old.peak, new.peak)
+    yield FigureChange("work of one device", "FLOP", before.work.flops, after.work.flops)
+    yield FigureChange("memory read and written", "bytes", before.work.moved, after.work.moved)
+    yield FigureChange("work in all", "FLOP", before.work.total, after.work.total)
+    yield FigureChange(
+        "repeated on other devices", "FLOP", before.work.redundant, after.work.redundant
+    )
     if before.cost is not None and after.cost is not None:
         for name in ("compute", "communication", "serial", "overlapped"):
-            yield Change(name, "seconds", getattr(before.cost, name), getattr(after.cost, name))
+            yield FigureChange(
+                name, "seconds", getattr(before.cost, name), getattr(after.cost, name)
+            )
 
 
-def _times(report: Facts) -> int:
+def _times(report: ReportData) -> int:
     return sum(row.count for row in report.traffic)
 
 
@@ -126,7 +130,7 @@ def _text(comparison: Comparison) -> str:
     return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines())
 
 
-def _shown(change: Change, value: float) -> str:
+def _shown(change: FigureChange, value: float) -> str:
     match change.unit:
         case "bytes":
             return units.size(value)

@@ -13,10 +13,10 @@ from ..._program.where import NOWHERE, caller_in, choose_compiled
 from ..compiler.compile import Compiled
 from ..compiler.devices import Spec, spec_of_sharding
 from ..compiler.hlo import Instruction, Type
-from ..compiler.sent import Branches, Loop, Node, Sent, direction_of, sent_in, work_in
+from ..compiler.sent import Branches, CollectiveLoop, Node, Sent, direction_of, sent_in, work_in
 from ..compiler.shardings import shardings_in
-from ..compiler.work import Work as Counted
-from .data import CollectiveUse, Held, Live, Memory, MeshAxis, Step, Work
+from ..compiler.work import DeviceWork
+from .data import ArrayLayout, CollectiveUse, Live, Memory, MeshAxis, ProgramPart, Work
 from .record import module_in
 from .why import Reasons
 
@@ -34,24 +34,26 @@ class Rows:
         self.reasons = Reasons(compiled)
         self.collectives: list[CollectiveUse] = []
 
-    def steps(self, nodes: Sequence[Node] | None = None) -> tuple[Step, ...]:
+    def steps(self, nodes: Sequence[Node] | None = None) -> tuple[ProgramPart, ...]:
         """Return what one device runs, in order; this also fills `collectives`."""
         nodes = self.compiled.schedule if nodes is None else nodes
         return tuple(self._step(node) for node in nodes)
 
-    def _step(self, node: Node) -> Step:
+    def _step(self, node: Node) -> ProgramPart:
         match node:
             case Sent():
                 use = self._use(node)
                 self.collectives.append(use)
                 place = len(self.collectives) - 1
-                return Step("collective", use.where, collective=place, direction=use.direction)
-            case Loop():
+                return ProgramPart(
+                    "collective", use.where, collective=place, direction=use.direction
+                )
+            case CollectiveLoop():
                 return self._loop(node)
             case Branches():
                 return self._branches(node)
         line = self.where(node.first) if node.first else NOWHERE
-        return Step(
+        return ProgramPart(
             "compute",
             line,
             flops=node.flops,
@@ -61,14 +63,14 @@ class Rows:
             direction=_direction(node.first, node.update),
         )
 
-    def _loop(self, node: Loop) -> Step:
+    def _loop(self, node: CollectiveLoop) -> ProgramPart:
         kind = "while" if node.trips is None else "scan"
         inner = work_in(node.body)
-        total = Counted()
+        total = DeviceWork()
         total.add(inner, node.trips or 1)
         return self._around(kind, node.instruction, total, (self.steps(node.body),), node.trips)
 
-    def _branches(self, node: Branches) -> Step:
+    def _branches(self, node: Branches) -> ProgramPart:
         bodies = tuple(self.steps(body) for body in node.bodies)
         step = self._around("cond", node.instruction, work_in(node.bodies[node.chosen]), bodies)
         return dataclasses.replace(step, counted=node.chosen)
@@ -77,11 +79,11 @@ class Rows:
         self,
         kind: str,
         instruction: Instruction,
-        work: Counted,
-        bodies: tuple[tuple[Step, ...], ...],
+        work: DeviceWork,
+        bodies: tuple[tuple[ProgramPart, ...], ...],
         length: int | None = None,
-    ) -> Step:
-        return Step(
+    ) -> ProgramPart:
+        return ProgramPart(
             kind,
             self.where(instruction),
             flops=work.flops,
@@ -192,8 +194,8 @@ def _direction(instruction: Instruction | None, update: bool = False) -> str:
 
 
 def held_results(
-    compiled: Compiled, results: Sequence[Held], mesh: Sequence[MeshAxis]
-) -> list[Held]:
+    compiled: Compiled, results: Sequence[ArrayLayout], mesh: Sequence[MeshAxis]
+) -> list[ArrayLayout]:
     """Return the results with the shardings that the compiler chose."""
     entry = compiled.whole.computations.get(compiled.whole.entry, {})
     root = next((instruction for instruction in entry.values() if instruction.root), None)
@@ -205,8 +207,8 @@ def held_results(
 
 
 def held_arguments(
-    compiled: Compiled, arguments: Sequence[Held], mesh: Sequence[MeshAxis]
-) -> list[Held]:
+    compiled: Compiled, arguments: Sequence[ArrayLayout], mesh: Sequence[MeshAxis]
+) -> list[ArrayLayout]:
     """Return the arguments with the shardings they were compiled with."""
     inputs = compiled.inputs[len(compiled.inputs) - len(arguments) :]
     arguments_held = []
@@ -217,12 +219,12 @@ def held_arguments(
     return arguments_held
 
 
-def _held(one: Held, text: str, compiled: Compiled, mesh: Sequence[MeshAxis]) -> Held:
+def _held(one: ArrayLayout, text: str, compiled: Compiled, mesh: Sequence[MeshAxis]) -> ArrayLayout:
     spec = spec_of_sharding(text, len(one.shape), compiled.mesh)
     return one if spec is None else with_spec(one, spec, mesh)
 
 
-def with_spec(one: Held, spec: Spec, mesh: Sequence[MeshAxis]) -> Held:
+def with_spec(one: ArrayLayout, spec: Spec, mesh: Sequence[MeshAxis]) -> ArrayLayout:
     """Return the same array with another sharding."""
     sizes = {axis.name: axis.size for axis in mesh}
     parts = [_product(sizes[name] for name in row) for row in spec]
@@ -236,7 +238,7 @@ def with_spec(one: Held, spec: Spec, mesh: Sequence[MeshAxis]) -> Held:
     )
 
 
-def _whole_bytes(one: Held) -> int:
+def _whole_bytes(one: ArrayLayout) -> int:
     local = _product(one.local_shape) or 1
     return one.bytes * _product(one.shape) // local
 

@@ -19,11 +19,11 @@ from typing import TypeVar
 
 from ..._program.collectives import sends
 from ..._program.primitives import REDUCTIONS
-from .data import CollectiveUse, Cost, Scaling, ScalingPoint, Step
-from .facts import Facts
+from .data import CollectiveUse, Cost, ProgramPart, Scaling, ScalingPoint
+from .facts import ReportData
 from .hardware import Hardware, find
 
-Kind = TypeVar("Kind", bound=Facts)
+Kind = TypeVar("Kind", bound=ReportData)
 
 SIZES = tuple(1 << power for power in range(11))
 """The sizes of an axis on a scaling curve: 1 to 1024."""
@@ -159,7 +159,7 @@ def _rounds(name: str, n: int) -> int:
     return 2 * once if name in (*REDUCTIONS, "all_reduce") else once
 
 
-def _openers(report: Facts) -> list[bool]:
+def _openers(report: ReportData) -> list[bool]:
     """Return for each collective whether it is the first of its message."""
     first = {launch.collectives[0] for launch in report.launches}
     return [place in first for place in range(len(report.collectives))]
@@ -172,7 +172,7 @@ def _all_times(use: CollectiveUse, time: Seconds) -> Seconds:
 
 
 def _saved(
-    report: Facts, totals: list[Seconds], machine: Hardware, sizes: Mapping[str, int]
+    report: ReportData, totals: list[Seconds], machine: Hardware, sizes: Mapping[str, int]
 ) -> tuple[float, ...]:
     """Return the seconds that each collective would save without its redundant part.
 
@@ -218,7 +218,7 @@ def _at_no_price(use: CollectiveUse) -> bool:
     return use.redundant is not None and not use.redundant.memory
 
 
-def _compute(steps: tuple[Step, ...], machine: Hardware) -> tuple[float, float, float]:
+def _compute(steps: tuple[ProgramPart, ...], machine: Hardware) -> tuple[float, float, float]:
     """Return the seconds of arithmetic, of memory traffic, and of both overlapped, of one call."""
     sums = [0.0, 0.0, 0.0]
     for step in steps:
@@ -233,13 +233,13 @@ def _compute(steps: tuple[Step, ...], machine: Hardware) -> tuple[float, float, 
     return sums[0], sums[1], sums[2]
 
 
-def _rates(step: Step, machine: Hardware) -> tuple[float, float]:
+def _rates(step: ProgramPart, machine: Hardware) -> tuple[float, float]:
     arithmetic = sum(flops / machine.peak(dtype) for dtype, flops in step.dots.items())
     moving = step.moved / machine.memory_bandwidth
     return arithmetic / machine.utilisation, moving / machine.utilisation
 
 
-def _timed(step: Step, times: list[Seconds], machine: Hardware) -> Step:
+def _timed(step: ProgramPart, times: list[Seconds], machine: Hardware) -> ProgramPart:
     """Return the step, including nested ones, with seconds of one occurrence; nothing overlaps."""
     if step.collective is not None:
         return dataclasses.replace(step, seconds=times[step.collective].total)
@@ -251,14 +251,14 @@ def _timed(step: Step, times: list[Seconds], machine: Hardware) -> Step:
     return dataclasses.replace(step, bodies=bodies, seconds=trips * once)
 
 
-def _by_axes(report: Facts, totals: list[float]) -> tuple[tuple[tuple[str, ...], float], ...]:
+def _by_axes(report: ReportData, totals: list[float]) -> tuple[tuple[tuple[str, ...], float], ...]:
     rows = {traffic.axes: 0.0 for traffic in report.traffic}
     for use, time in zip(report.collectives, totals, strict=True):
         rows[use.axes] = rows.get(use.axes, 0.0) + time
     return tuple(rows.items())
 
 
-def _scaling(report: Facts, axis: str, machine: Hardware, compute: float) -> Scaling:
+def _scaling(report: ReportData, axis: str, machine: Hardware, compute: float) -> Scaling:
     mesh_sizes = {mesh_axis.name: mesh_axis.size for mesh_axis in report.mesh}
     openers = _openers(report)
     rows = []

@@ -41,7 +41,7 @@ class MeshAxis(Plain):
 
 
 @dataclasses.dataclass(frozen=True)
-class Held(Plain):
+class ArrayLayout(Plain):
     """An argument or a result, and which part of it each device holds."""
 
     path: str
@@ -217,7 +217,7 @@ class CollectiveUse(Plain):
 
 
 @dataclasses.dataclass(frozen=True)
-class Step(Plain):
+class ProgramPart(Plain):
     """A part of the program, in program order.
 
     `kind` is `compute` (what each device does by itself between two collectives), `collective`,
@@ -238,7 +238,7 @@ class Step(Plain):
     """For a `collective`: its index in `Report.collectives`."""
     length: int | None = None
     """For a `scan`: its trip count."""
-    bodies: tuple[tuple[Step, ...], ...] = ()
+    bodies: tuple[tuple[ProgramPart, ...], ...] = ()
     """For a loop its body, for a `cond` its branches."""
     counted: int = 0
     """For a `cond`: the index of the branch that totals include, the most expensive one."""

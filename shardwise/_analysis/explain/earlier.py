@@ -11,7 +11,7 @@ from typing import Any
 from ..._base.errors import ShardwiseError, explain_error
 from . import units
 from .data import Plain
-from .facts import Facts
+from .facts import ReportData
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Changes(Plain):
         return "\n".join([head, *map(str, self.differences)])
 
 
-def changes_since(path: Path, report: Facts) -> Changes:
+def changes_since(path: Path, report: ReportData) -> Changes:
     """Compare a report with one of the same program in a JSON file."""
     old = _read(path, report.name)
     before, after = _grouped(old["collectives"]), _grouped(report.to_dict()["collectives"])

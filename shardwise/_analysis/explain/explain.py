@@ -17,16 +17,16 @@ from ..._mesh import AbstractMesh, Axis, Mesh, MeshLike, Placement, axes_of, pla
 from ..._program import Body, Passes, Var, annotate, build, is_sharded, walk
 from ..._program.where import place_of
 from ..compiler.compile import mesh_of
-from .combine import Plan, compile_mode, traffic_of, with_compiled
-from .data import Held, MeshAxis, Work
+from .combine import CompilePlan, compile_mode, traffic_of, with_compiled
+from .data import ArrayLayout, MeshAxis, Work
 from .hardware import Hardware, find
-from .meant import Meant
+from .meant import SymbolicValues
 from .memory import memory_of
 from .merge import merged
 from .notes import left_to_compiler, notes_of
 from .placing import Layouts
 from .prune import pruned
-from .record import Around, Recorder, Tally
+from .record import CollectiveRecorder, LoopContext, Tally
 from .report import Report
 
 
@@ -124,9 +124,11 @@ def _report(
     paths = traced.argument_paths
     inputs = body.ins[len(body.ins) - len(paths) :]
     layouts = Layouts(body, _shardings(traced, inputs, axes))
-    meaning = Meant.of(body, traced.constants, paths) if is_sharded(body) else Meant()
-    recorder = Recorder(layouts, Passes(body), meaning)
-    steps, tally = recorder.steps(body, Around())
+    meaning = (
+        SymbolicValues.of(body, traced.constants, paths) if is_sharded(body) else SymbolicValues()
+    )
+    recorder = CollectiveRecorder(layouts, Passes(body), meaning)
+    steps, tally = recorder.steps(body, LoopContext())
     read = {atom for op in body.ops for atom in op.ins} | set(body.outs)
     arguments = tuple(
         _held(path, var, layouts, axes, var in read)
@@ -162,7 +164,7 @@ def _report(
         source=place_of(f),
     )
     unread = left_to_compiler(body, layouts, axes)
-    plan = Plan(
+    plan = CompilePlan(
         compile,
         full_mesh,
         is_sharded(body),
@@ -207,9 +209,11 @@ def _as_var(atom: Any, aval: Any) -> Var:
     return atom if isinstance(atom, Var) else Var(tuple(aval.shape), aval.dtype)
 
 
-def _held(path: str, var: Var, layouts: Layouts, axes: tuple[Axis, ...], used: bool = True) -> Held:
+def _held(
+    path: str, var: Var, layouts: Layouts, axes: tuple[Axis, ...], used: bool = True
+) -> ArrayLayout:
     split = set(layouts.axes(var))
-    return Held(
+    return ArrayLayout(
         path=path,
         shape=var.shape,
         dtype=var.kind,

@@ -9,14 +9,14 @@ from typing import Any
 from ..._program import Where
 from ..._program.where import NOWHERE
 from .data import (
+    ArrayLayout,
     CollectiveUse,
     Cost,
-    Held,
     Memory,
     MeshAxis,
     Plain,
+    ProgramPart,
     Sharding,
-    Step,
     Suggestion,
     Traffic,
     Work,
@@ -69,7 +69,7 @@ class Remark(Plain):
 
 
 @dataclasses.dataclass(frozen=True)
-class Facts(Plain):
+class ReportData(Plain):
     """A whole report: what a sharded program sends, stores and costs.
 
     Functions that print, draw or save a report take this class; `Report` adds them as methods.
@@ -78,11 +78,11 @@ class Facts(Plain):
     name: str
     """The name of the function."""
     mesh: tuple[MeshAxis, ...]
-    arguments: tuple[Held, ...]
-    results: tuple[Held, ...]
+    arguments: tuple[ArrayLayout, ...]
+    results: tuple[ArrayLayout, ...]
     collectives: tuple[CollectiveUse, ...]
     """In program order."""
-    steps: tuple[Step, ...]
+    steps: tuple[ProgramPart, ...]
     """The program, in program order."""
     traffic: tuple[Traffic, ...]
     memory: Memory

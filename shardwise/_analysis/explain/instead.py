@@ -12,7 +12,7 @@ from ..._program.collectives import RULES
 
 
 @dataclasses.dataclass(frozen=True)
-class Other:
+class Replacement:
     """A replacement: a collective over these axes with this many bytes."""
 
     name: str
@@ -33,13 +33,13 @@ class Other:
 
 
 @dataclasses.dataclass(frozen=True)
-class Plan:
+class Avoidance:
     """How a collective could be avoided. The kinds are those of `Redundant`."""
 
     kind: str
     reason: str
     remedy: str
-    others: tuple[Other, ...] = ()
+    others: tuple[Replacement, ...] = ()
     also: Collective | None = None
     """Another collective that becomes unnecessary too."""
     memory: int = 0

@@ -10,23 +10,23 @@ from ..._meaning import Kept, holding, keep
 from ..._program import Body, Collective, walk
 from .avoid import plans
 from .data import CollectiveUse, Holding, Instead, Redundant
-from .instead import Other, Plan
+from .instead import Avoidance, Replacement
 
 MOST = 60_000
 """Larger programs are not analysed: it would take longer than tracing them."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Meant:
+class SymbolicValues:
     """The symbolic values of a program, as far as they are known."""
 
     kept: Kept | None = None
-    plans: dict[int, Plan] = dataclasses.field(default_factory=dict)
+    plans: dict[int, Avoidance] = dataclasses.field(default_factory=dict)
     failed: str = ""
     """Why nothing is known, or empty."""
 
     @classmethod
-    def of(cls, body: Body, constants: Sequence[Any], paths: Sequence[str]) -> Meant:
+    def of(cls, body: Body, constants: Sequence[Any], paths: Sequence[str]) -> SymbolicValues:
         """Analyse a program. Failures here must not cost the user the report."""
         operations = sum(1 for _ in walk(body.ops))
         if operations > MOST:
@@ -66,7 +66,7 @@ class Meant:
         )
 
 
-def _instead(other: Other, use: CollectiveUse) -> Instead:
+def _instead(other: Replacement, use: CollectiveUse) -> Instead:
     names = tuple(axis.name for axis in other.axes)
     times = max(1, use.least // other.once)
     return Instead(other.name, names, other.group_size, other.sent, times)

@@ -108,7 +108,7 @@ class Moment:
         return Peak(self.bytes, (*self.alive.items(), *self.inside.values), line)
 
 
-class Walk:
+class MemoryWalk:
     """A walk that tracks the live values of a program."""
 
     def __init__(self, layouts: Layouts):
@@ -184,7 +184,7 @@ def memory_of(
     body: Body, layouts: Layouts, names: dict[Var, str], arguments: int, results: int
 ) -> Memory:
     """Return the memory of a program; `names` are its inputs with their names."""
-    walk = Walk(layouts)
+    walk = MemoryWalk(layouts)
     peak = walk.peak(body, names, body.outs)
     start = {var: layouts.bytes(var) for var in names}
     moments = walk.moments(body, start, body.outs)
@@ -202,7 +202,7 @@ def memory_of(
     )
 
 
-def _live(var: Var, size: int, names: dict[Var, str], walk: Walk, layouts: Layouts) -> Live:
+def _live(var: Var, size: int, names: dict[Var, str], walk: MemoryWalk, layouts: Layouts) -> Live:
     op = walk.makers.get(var)
     kind = getattr(op, "name", type(op).__name__.lower()) if op else "loop input"
     line = op.where if op else NOWHERE

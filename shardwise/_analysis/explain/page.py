@@ -25,7 +25,7 @@ from ..._program import Where
 from ..._program.collectives import RULES
 from . import units
 from .data import CollectiveUse
-from .facts import Facts, Remark
+from .facts import Remark, ReportData
 from .figures import charts, mesh, program
 from .figures.draw import COLORS, Drawing, axis_colors, clean
 from .figures.program import Entry
@@ -47,19 +47,19 @@ CALL = re.compile(r"jax\.[\w.]*\w(?:\((?:[^()]|\([^()]*\))*\))?")
 """A name in JAX, with its arguments if it is called."""
 
 
-def html(report: Facts) -> str:
+def html(report: ReportData) -> str:
     """Return the whole page."""
     return _render("page.html.j2", report)
 
 
-def notebook(report: Facts) -> str:
+def notebook(report: ReportData) -> str:
     """Return the HTML for a notebook: the summary first, the rest folded."""
     return _render("notebook.html.j2", report)
 
 
-def _render(template: str, report: Facts) -> str:
+def _render(template: str, report: ReportData) -> str:
     page = _environment().get_template(template)
-    view = View(report)
+    view = PageView(report)
     return clean(page.render(report=report, view=view, version=__version__, made=_now()))
 
 
@@ -114,10 +114,10 @@ def _sentence(words: str) -> Markup:
 
 
 @dataclasses.dataclass(frozen=True)
-class View:
+class PageView:
     """Figures and groupings that templates need beyond the data of a report."""
 
-    report: Facts
+    report: ReportData
 
     @property
     def sizes(self) -> list[tuple[str, int, str]]:

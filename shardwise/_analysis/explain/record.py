@@ -24,9 +24,9 @@ from ..._program import (
 )
 from ..._program.collectives import RULES
 from ..._program.where import NOWHERE
-from .data import CollectiveUse, Step
+from .data import CollectiveUse, ProgramPart
 from .flops import flops_of
-from .meant import Meant
+from .meant import SymbolicValues
 from .memory import fused, is_view
 from .placing import Layouts
 
@@ -65,7 +65,7 @@ class Tally:
 
 
 @dataclasses.dataclass(frozen=True)
-class Around:
+class LoopContext:
     """The loops and branches around a list of operations."""
 
     count: int = 1
@@ -74,10 +74,10 @@ class Around:
     """Whether there is no `while` around."""
     module: str = ""
 
-    def inside(self, op: Op, length: int = 1) -> Around:
+    def inside(self, op: Op, length: int = 1) -> LoopContext:
         """Return the context of the body of `op`, which runs `length` times."""
         is_known = self.known and not isinstance(op, While)
-        return Around(self.count * length, is_known, self.module_of(op))
+        return LoopContext(self.count * length, is_known, self.module_of(op))
 
     def module_of(self, op: Op) -> str:
         """Return the Flax module of an operation, or the user's own `jax.named_scope`."""
@@ -86,10 +86,10 @@ class Around:
         return "/".join(filter(None, [self.module, *map(module_in, stacks)]))
 
 
-class Recorder:
+class CollectiveRecorder:
     """A walk over a program that records its collectives in program order."""
 
-    def __init__(self, layouts: Layouts, passes: Passes, meant: Meant):
+    def __init__(self, layouts: Layouts, passes: Passes, meant: SymbolicValues):
         self.layouts = layouts
         self.passes = passes
         self.meant = meant
@@ -99,10 +99,10 @@ class Recorder:
         self.launched: set[Var] = set()
         """Results of the collectives in the current message."""
 
-    def steps(self, body: Body, around: Around) -> tuple[tuple[Step, ...], Tally]:
+    def steps(self, body: Body, around: LoopContext) -> tuple[tuple[ProgramPart, ...], Tally]:
         """Return the steps of a list of operations, and the work of running it once."""
         skip = fused(body)
-        finished: list[Step] = []
+        finished: list[ProgramPart] = []
         total, part, ops = Tally(), Tally(), []
 
         def close() -> None:
@@ -126,7 +126,9 @@ class Recorder:
         close()
         return tuple(finished), total
 
-    def _meeting(self, op: Op, around: Around, before: list[Step]) -> tuple[Step, Tally]:
+    def _meeting(
+        self, op: Op, around: LoopContext, before: list[ProgramPart]
+    ) -> tuple[ProgramPart, Tally]:
         match op:
             case Collective():
                 return self._collective(op, around, before)
@@ -145,7 +147,7 @@ class Recorder:
                 return self._cond(op, around)
         raise AssertionError(f"no rule for {type(op).__name__}")
 
-    def _cond(self, op: Cond, around: Around) -> tuple[Step, Tally]:
+    def _cond(self, op: Cond, around: LoopContext) -> tuple[ProgramPart, Tally]:
         """Record all branches; totals include the one that sends most, or else computes most."""
         starts = []
         branches = []
@@ -164,7 +166,9 @@ class Recorder:
         bodies = tuple(steps for steps, _ in branches)
         return self._nested("cond", op, around, bodies, tally, counted=costliest), tally
 
-    def _collective(self, op: Collective, around: Around, before: list[Step]) -> tuple[Step, Tally]:
+    def _collective(
+        self, op: Collective, around: LoopContext, before: list[ProgramPart]
+    ) -> tuple[ProgramPart, Tally]:
         operand = op.ins[0]
         shape, dtype, size = _type(operand, op)
         count = group_size(op)
@@ -198,7 +202,7 @@ class Recorder:
         self.places[id(op)] = index
         redundant = self.meant.redundant(op, use, self._also(op))
         self.collectives.append(dataclasses.replace(use, redundant=redundant))
-        step = Step("collective", line, collective=index, direction=direction, module=module)
+        step = ProgramPart("collective", line, collective=index, direction=direction, module=module)
         return step, Tally(sent=bytes_sent)
 
     def _also(self, op: Collective) -> tuple[int, CollectiveUse] | None:
@@ -210,7 +214,12 @@ class Recorder:
         return place, self.collectives[place]
 
     def _alike(
-        self, name: str, axes: tuple[str, ...], direction: str, where: Where, before: list[Step]
+        self,
+        name: str,
+        axes: tuple[str, ...],
+        direction: str,
+        where: Where,
+        before: list[ProgramPart],
     ) -> bool:
         """Return whether it directly follows a collective of the same kind and pass, or call."""
         place = before[-1].collective if before else None
@@ -228,18 +237,18 @@ class Recorder:
             case Leaf():
                 self._leaf(op, tally)
             case Scan():
-                tally.add(self.steps(op.body, Around())[1], op.length)
+                tally.add(self.steps(op.body, LoopContext())[1], op.length)
             case While():
-                tally.add(self.steps(op.cond, Around())[1])
-                tally.add(self.steps(op.body, Around())[1])
+                tally.add(self.steps(op.cond, LoopContext())[1])
+                tally.add(self.steps(op.body, LoopContext())[1])
             case Cond():
-                inner = [self.steps(branch, Around())[1] for branch in op.branches]
+                inner = [self.steps(branch, LoopContext())[1] for branch in op.branches]
                 tally.add(max(inner, key=lambda work: (work.flops, work.moved)))
         return tally
 
-    def _compute(self, ops: list[Op], tally: Tally, around: Around) -> Step:
+    def _compute(self, ops: list[Op], tally: Tally, around: LoopContext) -> ProgramPart:
         first = next((op for op in ops if op.where.file and not is_view(op)), ops[0])
-        return Step(
+        return ProgramPart(
             "compute",
             first.where,
             flops=tally.flops,
@@ -254,12 +263,12 @@ class Recorder:
         self,
         kind: str,
         op: Op,
-        around: Around,
-        bodies: tuple[tuple[Step, ...], ...],
+        around: LoopContext,
+        bodies: tuple[tuple[ProgramPart, ...], ...],
         tally: Tally,
         **more: int,
-    ) -> Step:
-        return Step(
+    ) -> ProgramPart:
+        return ProgramPart(
             kind,
             op.where,
             flops=tally.flops,

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from ..._base.calls import public_methods
 from ..._base.errors import ArgumentError, a_type, explain_error, path_of
-from .beside import Judged, with_findings
+from .beside import HasFindings, with_findings
 from .budget import Bound, refuse_excess
 from .compare import Comparison, compare
 from .cost import with_cost
-from .facts import Facts
+from .facts import ReportData
 from .hardware import Hardware
 from .save import save
 from .text import plain_text
@@ -19,16 +19,16 @@ from .text import plain_text
 
 @public_methods("report")
 @dataclasses.dataclass(frozen=True, repr=False)
-class Report(Facts):
+class Report(ReportData):
     """What a sharded program sends, stores and costs. Returned by `sw.explain`."""
 
     def on(self, hardware: str | Hardware) -> Report:
         """Return the report with the cost of the program on `hardware`; nothing is traced again."""
         return with_cost(self, hardware)
 
-    def compare(self, other: Facts) -> Comparison:
+    def compare(self, other: ReportData) -> Comparison:
         """Compare with another report: changes in traffic, memory, work and time."""
-        if not isinstance(other, Facts):
+        if not isinstance(other, ReportData):
             raise ArgumentError(
                 explain_error(
                     f"it is compared with {a_type(other)}",
@@ -62,7 +62,7 @@ class Report(Facts):
         refuse_excess(self, {name: bound for name, bound in bounds.items() if bound is not None})
         return self
 
-    def beside(self, judged: Judged) -> Report:
+    def beside(self, judged: HasFindings) -> Report:
         """Return the report with the findings of a verdict or a proof next to their traffic.
 
         Args:

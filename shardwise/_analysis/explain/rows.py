@@ -9,17 +9,17 @@ from typing import Any
 
 from . import units
 from .data import CollectiveUse
-from .facts import Facts
+from .facts import ReportData
 
 
 @dataclasses.dataclass(frozen=True)
-class Row:
+class CollectiveRow:
     """Collectives of one line of the program that differ only in their arrays.
 
     The layers of a model that is a list of layers run the same line and so share a row.
     """
 
-    report: Facts
+    report: ReportData
     places: tuple[int, ...]
     """Their indices in `Report.collectives`."""
 
@@ -94,7 +94,7 @@ def _any_layer(path: str) -> str:
     return re.sub(r"\[\d+\]|(?<=_)\d+\b", lambda match: "[*]" if match[0][0] == "[" else "*", path)
 
 
-def rows_of(report: Facts) -> list[Row]:
+def rows_of(report: ReportData) -> list[CollectiveRow]:
     """Group the collectives by the line they come from, in program order."""
     rows: dict[Any, list[int]] = {}
     for place, use in enumerate(report.collectives):
@@ -110,10 +110,10 @@ def rows_of(report: Facts) -> list[Row]:
             _any_layer(use.of),
         )
         rows.setdefault((*key, use.group_size, line.file, line.line), []).append(place)
-    return [Row(report, tuple(places)) for places in rows.values()]
+    return [CollectiveRow(report, tuple(places)) for places in rows.values()]
 
 
-def dearest(report: Facts) -> list[Row]:
+def dearest(report: ReportData) -> list[CollectiveRow]:
     """Return the most expensive row and those that cost as much; none if there is only one row."""
     rows = rows_of(report)
     first = max(rows, key=lambda row: row.weight, default=None)
@@ -123,7 +123,7 @@ def dearest(report: Facts) -> list[Row]:
     return [first, *(row for row in as_much if row is not first)]
 
 
-def dearest_in_words(report: Facts) -> str:
+def dearest_in_words(report: ReportData) -> str:
     """Describe the most expensive rows in one line."""
     if not (rows := dearest(report)):
         return ""
@@ -141,11 +141,11 @@ def dearest_in_words(report: Facts) -> str:
     )
 
 
-def _much(row: Row) -> str:
+def _much(row: CollectiveRow) -> str:
     return units.duration(row.weight) if row.report.cost else units.size(row.weight)
 
 
-def places(rows: Sequence[Row], most: int = 3) -> str:
+def places(rows: Sequence[CollectiveRow], most: int = 3) -> str:
     """Return their lines, each once: `a.py:3, a.py:7 and 2 more`."""
     lines = list(dict.fromkeys(str(row.first.where) for row in rows))
     if len(lines) > most:

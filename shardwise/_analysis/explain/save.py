@@ -7,11 +7,11 @@ from pathlib import Path
 
 from ..._base.durable import write_file
 from ..._base.errors import ShardwiseError, explain_error
-from .facts import Facts
+from .facts import ReportData
 from .text import plain_text
 
 
-def save(report: Facts, path: Path) -> Path:
+def save(report: ReportData, path: Path) -> Path:
     """Write the report and return the path."""
     match path.suffix:
         case ".json" if path.name == "trace.json" or path.name.endswith(".trace.json"):
@@ -45,7 +45,7 @@ def save(report: Facts, path: Path) -> Path:
     return path
 
 
-def save_page(report: Facts, path: Path) -> Path:
+def save_page(report: ReportData, path: Path) -> Path:
     """Write the HTML page, whatever the file name; return the path."""
     from .page import html
 
@@ -53,7 +53,7 @@ def save_page(report: Facts, path: Path) -> Path:
     return path
 
 
-def save_trace(report: Facts, path: Path) -> Path:
+def save_trace(report: ReportData, path: Path) -> Path:
     """Write the trace for Perfetto, whatever the file name; return the path."""
     from .trace import trace
 

@@ -12,9 +12,9 @@ from rich.text import Text
 
 from . import units
 from .advice import advice
-from .data import Cost, Held, Traffic
-from .facts import Facts
-from .rows import Row, dearest_in_words, rows_of
+from .data import ArrayLayout, Cost, Traffic
+from .facts import ReportData
+from .rows import CollectiveRow, dearest_in_words, rows_of
 
 WIDTH = 110
 """The width of text that is not written to a terminal."""
@@ -35,7 +35,7 @@ COLORS = ("cyan", "magenta", "yellow", "green", "blue", "red")
 """One colour for each mesh axis, in order."""
 
 
-def plain_text(report: Facts) -> str:
+def plain_text(report: ReportData) -> str:
     """Return the report as text without colour."""
     out = io.StringIO()
     console = Console(file=out, width=WIDTH, no_color=True, highlight=False, force_terminal=False)
@@ -43,7 +43,7 @@ def plain_text(report: Facts) -> str:
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines()).rstrip()
 
 
-def show(report: Facts) -> None:
+def show(report: ReportData) -> None:
     """Print the report: in colour and full width on a terminal, plain elsewhere."""
     console = Console(highlight=False)
     if console.is_terminal:
@@ -52,7 +52,7 @@ def show(report: Facts) -> None:
         print(plain_text(report))
 
 
-def _parts(report: Facts) -> Iterator[RenderableType]:
+def _parts(report: ReportData) -> Iterator[RenderableType]:
     sizes = units.mesh([(axis.name, axis.size) for axis in report.mesh])
     devices = f"{report.devices:,} device{'s' * (report.devices != 1)}"
     yield Text.assemble((report.name, "bold"), f" on {sizes}, {devices}\n")
@@ -81,7 +81,7 @@ def _table(*columns: str, right: Sequence[str] = ()) -> Table:
     return table
 
 
-def _color(report: Facts, names: Sequence[str]) -> str:
+def _color(report: ReportData, names: Sequence[str]) -> str:
     order = [axis.name for axis in report.mesh]
     return COLORS[order.index(names[0]) % len(COLORS)] if names[0] in order else "white"
 
@@ -89,7 +89,7 @@ def _color(report: Facts, names: Sequence[str]) -> str:
 # --- the mesh
 
 
-def _drawing(report: Facts) -> Iterator[RenderableType]:
+def _drawing(report: ReportData) -> Iterator[RenderableType]:
     """Yield the devices of the last two axes as a grid of numbers, truncated if it is large."""
     if report.devices == 1 or not report.mesh:
         return
@@ -119,7 +119,7 @@ def _some(size: int, most: int) -> list[int | None]:
 # --- layouts
 
 
-def _holdings(report: Facts) -> Iterator[RenderableType]:
+def _holdings(report: ReportData) -> Iterator[RenderableType]:
     yield _head("Who holds what")
     table = _table("", "whole", "spec", "one device", "bytes", "the same along", right=["bytes"])
     for arrays in (report.arguments, report.results):
@@ -133,7 +133,7 @@ def _holdings(report: Facts) -> Iterator[RenderableType]:
     yield Text("")
 
 
-def _holding(one: Held) -> list[str]:
+def _holding(one: ArrayLayout) -> list[str]:
     return [
         one.path + ("" if one.used else " (unused)"),
         units.array(one.shape, one.dtype),
@@ -147,7 +147,7 @@ def _holding(one: Held) -> list[str]:
 # --- collectives
 
 
-def _collectives(report: Facts) -> Iterator[RenderableType]:
+def _collectives(report: ReportData) -> Iterator[RenderableType]:
     if not report.collectives:
         yield _head(_nothing_sent(report))
         yield Text("")
@@ -175,7 +175,7 @@ def _collectives(report: Facts) -> Iterator[RenderableType]:
     yield Text("")
 
 
-def _nothing_sent(report: Facts) -> str:
+def _nothing_sent(report: ReportData) -> str:
     if any("it was not compiled" in note for note in report.notes):
         return "What the compiler sends is not known: the program was not compiled."
     return "No collectives: the devices send each other nothing."
@@ -195,7 +195,7 @@ def _line(cells: Mapping[str, str | None], widths: Sequence[int]) -> str:
     return "  ".join(padded)
 
 
-def _cells(row: Row) -> dict[str, str]:
+def _cells(row: CollectiveRow) -> dict[str, str]:
     """Return the cells of a table row by column; with a time if the hardware is known."""
     use = row.first
     total, timed = units.size(row.bytes), row.report.cost is not None
@@ -215,7 +215,7 @@ def _cells(row: Row) -> dict[str, str]:
     return {name: cell for name, cell in cells.items() if optional.get(name, True)}
 
 
-def _source(row: Row) -> str:
+def _source(row: CollectiveRow) -> str:
     """Return the location of a collective: its line, module and source text."""
     line, argument = row.first.where, row.of
     if argument and not line.file:
@@ -226,7 +226,7 @@ def _source(row: Row) -> str:
     return f"{line}{module}{of_argument}{text}"
 
 
-def _bars(report: Facts) -> Iterator[RenderableType]:
+def _bars(report: ReportData) -> Iterator[RenderableType]:
     if not report.bytes_sent:
         return
     heading = f"one device sends {'at least ' * report.unknown}{units.size(report.bytes_sent)}"
@@ -260,7 +260,7 @@ def _blocks(one: Traffic) -> int:
 # --- redundant traffic
 
 
-def _redundant(report: Facts) -> Iterator[RenderableType]:
+def _redundant(report: ReportData) -> Iterator[RenderableType]:
     savings = report.savings
     if not savings:
         return
@@ -286,7 +286,7 @@ def _redundant(report: Facts) -> Iterator[RenderableType]:
 # --- memory, work, cost
 
 
-def _suggestions(report: Facts) -> Iterator[RenderableType]:
+def _suggestions(report: ReportData) -> Iterator[RenderableType]:
     if not report.suggestions:
         return
     yield _head("Constraints that send less; each was compiled")
@@ -300,7 +300,7 @@ def _suggestions(report: Facts) -> Iterator[RenderableType]:
     yield Text("")
 
 
-def _memory(report: Facts) -> Text:
+def _memory(report: ReportData) -> Text:
     memory = report.memory
     text = Text.assemble(("Memory of one device", "bold"), "\n")
     text.append(
@@ -315,7 +315,7 @@ def _memory(report: Facts) -> Text:
     return text.append(f"  largest at the peak: {', '.join(largest)}\n" if largest else "")
 
 
-def _work(report: Facts) -> Text:
+def _work(report: ReportData) -> Text:
     work = report.work
     text = Text.assemble(("Work", "bold"), "\n")
     text.append(f"  {units.large(work.flops, 'FLOP')} on each device, ")
@@ -327,7 +327,7 @@ def _work(report: Facts) -> Text:
     return text
 
 
-def _cost(report: Facts, cost: Cost) -> Iterator[RenderableType]:
+def _cost(report: ReportData, cost: Cost) -> Iterator[RenderableType]:
     text = Text.assemble(("Cost", "bold"), f" on {cost.hardware.name}, by a model\n")
     text.append(f"  compute {units.duration(cost.compute)}, communication ")
     text.append(

@@ -11,14 +11,14 @@ from typing import Any
 
 from ..._base.errors import ShardwiseError, explain_error
 from . import units
-from .data import Step
-from .facts import Facts
+from .data import ProgramPart
+from .facts import ReportData
 
 COMPUTE, LINKS = 1, 2
 """The two tracks: computation and communication."""
 
 
-def trace(report: Facts) -> dict[str, Any]:
+def trace(report: ReportData) -> dict[str, Any]:
     """Return the trace as JSON data for `ui.perfetto.dev` and `chrome://tracing`."""
     if report.cost is None:
         raise ShardwiseError(
@@ -49,7 +49,9 @@ def _meta(kind: str, track: int, name: str) -> dict[str, Any]:
     return {"ph": "M", "name": kind, "pid": 1, "tid": track, "args": {"name": name}}
 
 
-def _slices(report: Facts, steps: tuple[Step, ...], start: float) -> Iterator[dict[str, Any]]:
+def _slices(
+    report: ReportData, steps: tuple[ProgramPart, ...], start: float
+) -> Iterator[dict[str, Any]]:
     for step in steps:
         seconds = step.seconds or 0.0
         yield _slice(report, step, start, seconds)
@@ -58,7 +60,7 @@ def _slices(report: Facts, steps: tuple[Step, ...], start: float) -> Iterator[di
         start += seconds
 
 
-def _slice(report: Facts, step: Step, start: float, seconds: float) -> dict[str, Any]:
+def _slice(report: ReportData, step: ProgramPart, start: float, seconds: float) -> dict[str, Any]:
     name, args = _described(report, step)
     if step.where.file:
         args["where"] = f"{step.where.file}:{step.where.line}"
@@ -77,7 +79,7 @@ def _slice(report: Facts, step: Step, start: float, seconds: float) -> dict[str,
     }
 
 
-def _described(report: Facts, step: Step) -> tuple[str, dict[str, Any]]:
+def _described(report: ReportData, step: ProgramPart) -> tuple[str, dict[str, Any]]:
     if step.collective is not None:
         use = report.collectives[step.collective]
         title = f"{use.name} over {units.axes(use.axes)}"

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from ..._program import Collective, Leaf, Lit, Op, Scan, added_up, is_move, primitives, within
-from .instead import Other, Plan, code, names, sent_bytes
+from .instead import Avoidance, Replacement, code, names, sent_bytes
 
 
-def always_the_same(op: Collective, loop: Scan) -> Plan:
+def always_the_same(op: Collective, loop: Scan) -> Avoidance:
     """Return a plan for a collective that has the same result in each iteration."""
-    return Plan(
+    return Avoidance(
         "every turn",
         f"{op.name} gives the same at each of the {loop.length} turns of the loop",
         f"do it once, before the loop at {loop.where}.",
@@ -18,7 +18,7 @@ def always_the_same(op: Collective, loop: Scan) -> Plan:
     )
 
 
-def added_up_only(op: Collective, loop: Scan) -> Plan | None:
+def added_up_only(op: Collective, loop: Scan) -> Avoidance | None:
     """Return a plan for a sum over devices that the loop only accumulates."""
     if op.name != "psum" or op.groups is not None:
         return None
@@ -33,7 +33,7 @@ def added_up_only(op: Collective, loop: Scan) -> Plan | None:
         )
     else:
         remedy = f"add up each device's own, and {name} the total after the loop at {loop.where}."
-    return Plan(
+    return Avoidance(
         "added up",
         f"the loop only adds up what its {loop.length} turns sum over {names(op.axes)}",
         remedy,
@@ -41,8 +41,8 @@ def added_up_only(op: Collective, loop: Scan) -> Plan | None:
     )
 
 
-def _once(op: Collective, loop: Scan) -> Other:
-    return Other(op.name, op.axes, sent_bytes(op), once=loop.length)
+def _once(op: Collective, loop: Scan) -> Replacement:
+    return Replacement(op.name, op.axes, sent_bytes(op), once=loop.length)
 
 
 def _is_linear(op: Leaf) -> bool:

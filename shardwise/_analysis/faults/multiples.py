@@ -139,7 +139,7 @@ class TooLarge(Fault):
             )
         return cls.found(
             f"{head}{size_words(m.powers)}",
-            m.last,
+            m.step_line(-1),
             f"look at what is counted, summed and averaged over {axes} on the way.",
         )
 
@@ -221,7 +221,7 @@ class TooSmall(Fault):
         if not reductions:
             return cls.found(
                 f"{head}{size_words(m.powers)}",
-                m.first,
+                m.step_line(0),
                 f"look at what is averaged or divided over {axes} on the way.",
             )
         return cls.found(

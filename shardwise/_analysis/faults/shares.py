@@ -222,7 +222,7 @@ class Differs(Fault):
     @classmethod
     def from_numbers(cls, one: Any) -> Finding | None:
         """Report that the devices hold different values."""
-        return cls._found(one.held_over, one.where) if one.apart else None
+        return cls._found(one.differs_over, one.where) if one.apart else None
 
     @classmethod
     def _found(cls, over: str, where: Any) -> Finding:
@@ -267,10 +267,17 @@ class NotFollowed(Fault):
         **No rule relates the result to one device's.** The line is the first at which the two
         programs diverge. A batch that is filled up because it does not divide is named instead of a
         line; prove it with one that divides. A result that is "too long to take apart" may be
-        proved with fewer steps, or with `lax.scan` in place of a loop in Python. It is not an error
-        of yours: `sw.check` compares numbers.
+        proved with fewer steps, or with `lax.scan` in place of a loop in Python. Sizes of an axis
+        that were "not reached" may be proved by themselves. It is not an error of yours: `sw.check`
+        compares numbers.
     """
     see = (("The rules", "prove/rules"),)
+
+    @classmethod
+    def not_reached(cls, sizes: str, first: dict[str, int], why: str) -> Finding:
+        """Report sizes of an axis on which the program was not read."""
+        remedy = f"prove the sizes that you will run with by themselves: mesh={first}"
+        return cls.found(f"{sizes}: not reached: {why}", remedy=remedy, certain=False)
 
     @classmethod
     def from_meaning(cls, m: Any) -> Finding | None:

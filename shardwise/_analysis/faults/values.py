@@ -54,7 +54,7 @@ class FollowsSharding(Fault):
             return None
         follows = "depends on random numbers that follow the sharding"
         remedy = "draw them for the whole array and keep the part of this device"
-        if not one.own_key:
+        if not one.keys_differ:
             return cls.found(
                 f"{follows}: every device draws the same ones, with one key ({one.much})",
                 one.draw_line,
@@ -72,7 +72,7 @@ class FollowsSharding(Fault):
     @classmethod
     def note(cls, one: Any) -> str:
         """Return the comment that accepts a separate key for each device."""
-        if not one.own_key:
+        if not one.keys_differ:
             return ""
         comment = f"`# shardwise: ignore[{cls.code}]`"
         return f". If that is meant, accept it: {comment} at the end of this line"
@@ -166,14 +166,20 @@ class OtherType(Fault):
     """
 
     @classmethod
+    def structure(cls, differ: str, where: Any, mesh: str) -> Finding:
+        """Report results in another pytree; `differ` says how."""
+        return cls.found(
+            f"the result has another structure than on one device: {differ} on {mesh}",
+            where,
+            "return the same pytree on every mesh.",
+            leaf="result",
+            mesh=mesh,
+            evidence=NUMBERS,
+        )
+
+    @classmethod
     def from_numbers(cls, one: Any) -> Finding | None:
-        """Report how structure, dtype or shape differ."""
-        if one.structure:
-            return cls.found(
-                f"has another structure than on one device: {one.structure_differs}",
-                one.where,
-                "return the same pytree on every mesh.",
-            )
+        """Report how dtype or shape differ."""
         if one.same_type:
             return None
         return cls.found(
@@ -192,9 +198,9 @@ class DependsOnDevices(Fault):
     explanation = """
         **A result depends on the number of devices** in none of the ways above. The line is that of
         the first value that is the same on every device yet depends on how many there are. Where
-        every value on the way is split, it is the first one whose parts, put together, are not what
-        one device has; in a loop over the devices that is looked at after the last iteration, when
-        every part has been everywhere.
+        every value before the result is split, it is the first one that, assembled from all
+        devices, differs from the value on one device; a loop over the devices is compared after its
+        last iteration, when every device has had every part.
     """
     wrong = """
         @sharded(out_specs=P("data"))
@@ -204,7 +210,7 @@ class DependsOnDevices(Fault):
 
         print(check(running_sum, x))
     """
-    remedy = "Look at what comes together at that line: here each part starts again at zero."
+    remedy = "Look at how the parts depend on each other: here each one starts again at zero."
     right = """
         @sharded(out_specs=P("data"))
         def running_sum(x):
@@ -239,14 +245,13 @@ class DependsOnDevices(Fault):
                 "outside the shard_map.",
             )
         depends = f"depends on the number of devices ({one.much})"
-        if one.origin and not one.origin.same:
+        if one.origin and not one.same_at_origin:
             return cls.found(
                 f"{depends}: it differs first at this line",
                 one.where,
-                "put together from all devices (in a loop, after its last iteration), this line's "
-                "value is the first on the way that is not what one device has there. Is the line "
-                "right for a whole that comes in parts, one on each device or one in each "
-                "iteration, and are there as many iterations as parts?",
+                "this is the first value that, assembled from all devices (in a loop, after its "
+                "last iteration), differs from the value on one device. Is the operation valid on "
+                "a part of the array, and does a loop over the parts run once for each?",
             )
         return cls.found(
             depends,

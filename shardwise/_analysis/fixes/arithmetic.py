@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator
 
 from .candidate import Candidate, shown
-from .edits import Request
+from .edits import EditContext
 from .sites import called
 from .source import Source
 
@@ -15,7 +15,7 @@ SIZES = {"len", "axis_size"}
 """Functions that return the size of something."""
 
 
-def as_reference(r: Request) -> Iterator[Candidate]:
+def as_reference(r: EditContext) -> Iterator[Candidate]:
     """Compute a step as the reference does, where operands or surroundings are the same."""
     own = r.sites.source
     known = {ast.dump(node) for _, node in r.reference}
@@ -49,7 +49,7 @@ def _keys(source: Source, node: ast.expr) -> Iterator[str]:
         yield f"of {ast.dump(node.left)}"
 
 
-def drop_factor(r: Request) -> Iterator[Candidate]:
+def drop_factor(r: EditContext) -> Iterator[Candidate]:
     """Drop a constant factor."""
     source, write = r.sites.source, r.writer
     for node in r.sites.nodes():
@@ -69,7 +69,7 @@ def drop_factor(r: Request) -> Iterator[Candidate]:
             yield r.make([edit], described, 1.9 if fits else 3.3 if r.is_wrong_alone else 7.5)
 
 
-def scale_by_size(r: Request) -> Iterator[Candidate]:
+def scale_by_size(r: EditContext) -> Iterator[Candidate]:
     """Divide what a collective returns, or what a function returns, by the size of something."""
     source, write = r.sites.source, r.writer
     if r.ratio is None or r.ratio <= 1:

@@ -34,7 +34,7 @@ BY_FUNCTION = {
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Request:
+class EditContext:
     """The context of a search for edits: the places, the axes and the evidence."""
 
     sites: Sites
@@ -82,7 +82,7 @@ class Request:
         return Candidate(self.sites.source, tuple(edits), description, rank)
 
 
-def reduce_value(r: Request) -> Iterator[Candidate]:
+def reduce_value(r: EditContext) -> Iterator[Candidate]:
     """Reduce a value over devices where it is computed, used or returned."""
     write, source = r.writer, r.sites.source
     usual = ("pmean", "psum") if r.ratio is not None and r.ratio > 1 else ("psum", "pmean")
@@ -103,7 +103,7 @@ def reduce_value(r: Request) -> Iterator[Candidate]:
                 yield r.make([edit], described, 3 + late + distance + 0.4 * nth + 0.1 * extra)
 
 
-def reduce_gradient(r: Request) -> Iterator[Candidate]:
+def reduce_gradient(r: EditContext) -> Iterator[Candidate]:
     """Reduce a gradient where it is taken."""
     source, write = r.sites.source, r.writer
     if not r.unsummed:
@@ -116,7 +116,7 @@ def reduce_gradient(r: Request) -> Iterator[Candidate]:
             yield r.make([edit], described, 2.5 + 0.3 * nth)
 
 
-def remove_reduction(r: Request) -> Iterator[Candidate]:
+def remove_reduction(r: EditContext) -> Iterator[Candidate]:
     """Remove a reduction of a value that is already reduced."""
     source, write = r.sites.source, r.writer
     for i, node in enumerate(r.sites.calls({"psum", "pmean", "pmax", "pmin"})):
@@ -127,7 +127,7 @@ def remove_reduction(r: Request) -> Iterator[Candidate]:
             yield r.make([edit], f"remove the {called(node)} over {axis_text}", rank)
 
 
-def replace_reduction(r: Request) -> Iterator[Candidate]:
+def replace_reduction(r: EditContext) -> Iterator[Candidate]:
     """Sum instead of averaging, or average instead of summing."""
     for i, node in enumerate(r.sites.calls({*REDUCTIONS})):
         for nth, name in enumerate(kind for kind in REDUCTIONS if kind != called(node)):
@@ -136,7 +136,7 @@ def replace_reduction(r: Request) -> Iterator[Candidate]:
             yield r.make([edit], text, 2.1 + 0.5 * i + nth + (0 if r.ratio is not None else 1.5))
 
 
-def _renamed(r: Request, function: ast.expr, name: str) -> Edit:
+def _renamed(r: EditContext, function: ast.expr, name: str) -> Edit:
     """Return the edit that replaces one function of `jax.lax` by another."""
     text = r.sites.source.text_of(function)
     is_attribute = isinstance(function, ast.Attribute)
@@ -144,7 +144,7 @@ def _renamed(r: Request, function: ast.expr, name: str) -> Edit:
     return r.sites.source.replace(function, text)
 
 
-def change_axes(r: Request) -> Iterator[Candidate]:
+def change_axes(r: EditContext) -> Iterator[Candidate]:
     """Reduce over other axes."""
     source, write = r.sites.source, r.writer
     every = list(dict.fromkeys(name for axes in r.axes for name in axes))
@@ -162,7 +162,7 @@ def change_axes(r: Request) -> Iterator[Candidate]:
                 yield r.make([edit], text, 3 + 0.5 * i + 0.3 * nth)
 
 
-def vary_before_grad(r: Request) -> Iterator[Candidate]:
+def vary_before_grad(r: EditContext) -> Iterator[Candidate]:
     """Make parameters vary over devices before the gradient, so that autodiff does not sum it.
 
     If autodiff and the program both sum a gradient, also try a mean instead of the program's sum.
@@ -229,7 +229,7 @@ def _differentiated(node: ast.Call) -> list[ast.expr]:
     return [node.args[0]]
 
 
-def keep_checks(r: Request) -> Iterator[Candidate]:
+def keep_checks(r: EditContext) -> Iterator[Candidate]:
     """Drop `check_vma=False`: with the check, autodiff knows which values vary over devices."""
     source = r.sites.source
     for keyword in r.sites.keywords() if r.unchecked else ():
@@ -253,7 +253,7 @@ def _without(data: bytes, start: int, end: int) -> Edit:
     return Edit(start, after, "")
 
 
-def add_after_reduction(r: Request) -> Iterator[Candidate]:
+def add_after_reduction(r: EditContext) -> Iterator[Candidate]:
     """Add a bias after the reduction, which would otherwise count it once per device."""
     source, write = r.sites.source, r.writer
     for i, node in enumerate(r.sites.calls({"psum", "psum_scatter"})):
@@ -306,7 +306,7 @@ def assigned(sites: Sites, name: ast.Name) -> list[ast.expr]:
     ]
 
 
-def reduce_both_parts(r: Request) -> Iterator[Candidate]:
+def reduce_both_parts(r: EditContext) -> Iterator[Candidate]:
     """Reduce numerator and denominator separately, and divide once."""
     source, write = r.sites.source, r.writer
     nodes = dict.fromkeys([*r.sites.named, *r.sites.others])
@@ -330,7 +330,9 @@ def reduce_both_parts(r: Request) -> Iterator[Candidate]:
                         yield r.make(edits, f"{text}; remove the {called(call)}", 3.5 + 0.4 * i)
 
 
-def _unwrapped(r: Request, call: ast.Call, node: ast.BinOp, parts: list[Edit]) -> list[Edit] | None:
+def _unwrapped(
+    r: EditContext, call: ast.Call, node: ast.BinOp, parts: list[Edit]
+) -> list[Edit] | None:
     """Return the edits that also remove a reduction around the quotient."""
     source = r.sites.source
     if not call.args:
@@ -376,7 +378,7 @@ def is_module(node: ast.expr) -> bool:
     return isinstance(node, ast.Name) and node.id in ("jnp", "np", "numpy", "jax", "optax")
 
 
-Generator = Callable[[Request], Iterator[Candidate]]
+Generator = Callable[[EditContext], Iterator[Candidate]]
 
 CATALOGUE: tuple[Generator, ...] = (
     remove_reduction,

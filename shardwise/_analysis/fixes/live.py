@@ -71,7 +71,7 @@ Replace = Callable[[Any], Any]
 """Return the edited version of a function of the module, and any other object unchanged."""
 
 
-class Live:
+class LoadedFile:
     """The functions of one file in this process."""
 
     def __init__(self, source: Source):

@@ -27,7 +27,7 @@ NONE: Allowed = frozenset()
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Program:
+class WrongProgram:
     """A wrong program, and what it should compute."""
 
     f: Callable[..., Any]
@@ -47,7 +47,7 @@ class Program:
         meshes: Sequence[AbstractMesh],
         reference: Any,
         options: tuple[Any, Static],
-    ) -> Program:
+    ) -> WrongProgram:
         """Build it from the results of the check, before anything is edited."""
         ones = one_device(meshes[0])
         args = examined.args
@@ -99,9 +99,13 @@ class Program:
         gaps = edited.reading.gaps()
         return gaps if not is_open(gaps) else [row.gaps for row in edited.compared(self.plain)]
 
-    def proved(self, f: Any) -> bool:
-        """Return whether every result is proved on every mesh, including one device."""
-        meshes = dict.fromkeys([self.hardest, one_device(self.hardest), *self.meshes[:-1]])
+    def proved(self, f: Any, known: Sequence[AbstractMesh] = ()) -> bool:
+        """Return whether every result is proved on every mesh, including one device.
+
+        `known` are meshes on which all results are proved already.
+        """
+        every = [self.hardest, one_device(self.hardest), *self.meshes[:-1]]
+        meshes = dict.fromkeys(mesh for mesh in every if mesh not in known)
         no_gaps = [[] for _ in self.plain.traced.result_paths]
         return all(self.gaps_apart(mesh, f) == no_gaps for mesh in meshes)
 
@@ -113,7 +117,7 @@ class Program:
     @functools.cached_property
     def factor(self) -> float | None:
         """The factor by which the numbers of a result are too large, if there is one."""
-        factors = (result.times for result in self.examined.wrong if not result.structure)
+        factors = (result.times for result in self.examined.wrong)
         return next((factor for factor in factors if factor is not None), None)
 
     def agrees(self, f: Any) -> bool:

@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterator
 
 from .candidate import Candidate, shown
-from .edits import Request, assigned, axis_of, is_module
+from .edits import EditContext, assigned, axis_of, is_module
 from .sites import called
 from .source import Edit
 
@@ -30,7 +30,7 @@ DRAWS = {
 """The functions of `jax.random`, with the index of their shape argument."""
 
 
-def move_reduction(r: Request) -> Iterator[Candidate]:
+def move_reduction(r: EditContext) -> Iterator[Candidate]:
     """Reduce before a nonlinear function instead of after it."""
     source, write = r.sites.source, r.writer
     for i, node in enumerate(r.sites.calls({"psum", "pmean"})):
@@ -60,7 +60,7 @@ def move_reduction(r: Request) -> Iterator[Candidate]:
                 yield r.make(edits, described, rank)
 
 
-def gather_operand(r: Request) -> Iterator[Candidate]:
+def gather_operand(r: EditContext) -> Iterator[Candidate]:
     """Gather an operand of an operation that needs all of it."""
     source, write = r.sites.source, r.writer
     names = [
@@ -85,7 +85,7 @@ def gather_operand(r: Request) -> Iterator[Candidate]:
         yield r.make(edits, f"gather `{first}` and `{second}` over {write.axes(axes)} here", 6.9)
 
 
-def take_one(r: Request) -> Iterator[Candidate]:
+def take_one(r: EditContext) -> Iterator[Candidate]:
     """Take the value of the last or the first device instead of the sum over all."""
     source, write = r.sites.source, r.writer
     for place, node in enumerate(r.sites.calls({"psum"})):
@@ -101,7 +101,7 @@ def take_one(r: Request) -> Iterator[Candidate]:
             yield r.make([edit], described, (3.6 if r.is_open else 6.2) + 0.3 * place)
 
 
-def change_dimension(r: Request) -> Iterator[Candidate]:
+def change_dimension(r: EditContext) -> Iterator[Candidate]:
     """Gather, scatter or exchange along another dimension."""
     source = r.sites.source
     for node in r.sites.calls({"all_gather", "psum_scatter", "all_to_all"}):
@@ -127,7 +127,7 @@ def change_dimension(r: Request) -> Iterator[Candidate]:
             yield r.make(edits, "exchange split_axis and concat_axis of the all_to_all", 3.2)
 
 
-def draw_for_all(r: Request) -> Iterator[Candidate]:
+def draw_for_all(r: EditContext) -> Iterator[Candidate]:
     """Draw random numbers for the whole array, and keep this device's part."""
     source = r.sites.source
     for node in r.sites.calls(set(DRAWS)):
@@ -151,7 +151,7 @@ def draw_for_all(r: Request) -> Iterator[Candidate]:
                 yield r.make(with_key, f"{described}; use one key on every device", 4.9)
 
 
-def _cuts(r: Request, node: ast.expr) -> Iterator[dict[int, tuple[str, ...]]]:
+def _cuts(r: EditContext, node: ast.expr) -> Iterator[dict[int, tuple[str, ...]]]:
     """Yield the ways in which a value may be split: the axes of each dimension."""
     local, whole = r.sites.values.get(node), r.sites.whole.get(node)
     if local is None or whole is None or len(local.shape) != len(whole.shape):
@@ -169,7 +169,7 @@ def _cuts(r: Request, node: ast.expr) -> Iterator[dict[int, tuple[str, ...]]]:
 
 
 def _part_of_whole(
-    r: Request, node: ast.Call, shape: ast.expr, cut: dict[int, tuple[str, ...]]
+    r: EditContext, node: ast.Call, shape: ast.expr, cut: dict[int, tuple[str, ...]]
 ) -> str:
     """Write a draw of the whole array and the slice of this device."""
     source, write = r.sites.source, r.writer
@@ -196,7 +196,7 @@ def _part_of_whole(
     return every
 
 
-def one_key(r: Request) -> Iterator[Candidate]:
+def one_key(r: EditContext) -> Iterator[Candidate]:
     """Use the same key on every device, for numbers that have to be equal."""
     source = r.sites.source
     for node in r.sites.calls({"axis_index"}):
@@ -206,7 +206,7 @@ def one_key(r: Request) -> Iterator[Candidate]:
             yield r.make([source.replace(node, "0")], "use the same key on every device", 4)
 
 
-def _without_index(r: Request, key: ast.expr) -> Iterator[Edit]:
+def _without_index(r: EditContext, key: ast.expr) -> Iterator[Edit]:
     """Yield the edits that make `fold_in(key, axis_index(...))` equal on every device."""
     source = r.sites.source
     values = [key, *(assigned(r.sites, key) if isinstance(key, ast.Name) else [])]
@@ -215,7 +215,7 @@ def _without_index(r: Request, key: ast.expr) -> Iterator[Edit]:
             yield source.replace(node, "0")
 
 
-def global_positions(r: Request) -> Iterator[Candidate]:
+def global_positions(r: EditContext) -> Iterator[Candidate]:
     """Count positions from the start of the whole array."""
     source, write = r.sites.source, r.writer
     for place, node in enumerate(r.sites.calls({"arange"})):
@@ -229,7 +229,7 @@ def global_positions(r: Request) -> Iterator[Candidate]:
             yield r.make([source.replace(node, offset)], described, 4.2 + 0.3 * place)
 
 
-def nudge(r: Request) -> Iterator[Candidate]:
+def nudge(r: EditContext) -> Iterator[Candidate]:
     """Correct an off-by-one index or bound, or a wrong direction."""
     source, write = r.sites.source, r.writer
     swapped = {ast.Lt: "<=", ast.LtE: "<", ast.Gt: ">=", ast.GtE: ">"}
@@ -261,7 +261,7 @@ def nudge(r: Request) -> Iterator[Candidate]:
             yield r.make(edits, "send in the other direction", rank - 0.5)
 
 
-def _in_permutation(r: Request, node: ast.Tuple) -> bool:
+def _in_permutation(r: EditContext, node: ast.Tuple) -> bool:
     return any(
         isinstance(parent, ast.Call) and called(parent) == "ppermute"
         for parent in r.sites.source.around(node)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -9,7 +10,15 @@ from ..._base.calls import DEVICES, public
 from ..._base.doing import Telling, telling
 from ..._base.errors import name_of
 from ..._engine.static import Static
-from ..check import Meshes, Verdict, examine, validate, verdict_unsharded, wanted_meshes
+from ..check import (
+    AnySize,
+    Meshes,
+    Verdict,
+    examine,
+    validate,
+    verdict_unsharded,
+    wanted_meshes,
+)
 from .search import fixed
 
 
@@ -47,7 +56,8 @@ def check(
             `jax.ShapeDtypeStruct`, or an object made by `nnx.eval_shape`, values are drawn.
         mesh: Axis names, each with a size or a list of sizes: `{"data": [1, 2, 4, 8]}`. With
             several axes every combination is tried. Also a mesh, or a list of meshes with the same
-            axes. Required, as a keyword.
+            axes. A letter, `{"data": "n"}`, is every size up to 8 that divides, as in `sw.prove`.
+            Required, as a keyword.
         reference: What is right: a function of the same arguments, or its result. By default, the
             result on one device.
         rtol: An element may differ by `atol + rtol * |reference|`. Without `rtol` and `atol`, by a
@@ -85,11 +95,15 @@ def check(
     """
     validate(f, rtol, atol, seed)
     rtol, atol = (None if tolerance is None else float(tolerance) for tolerance in (rtol, atol))
-    meshes = wanted_meshes(mesh, "check", args)
+    wanted = AnySize.of(mesh, "check") or wanted_meshes(mesh, "check", args)
     options = in_specs, Static.of(static_argnums, static_argnames)
     with telling(f"checking {name_of(f)}", progress):
-        if reference is None and (idle := verdict_unsharded(f, args, meshes, options)):
-            return idle
-        settings = meshes, reference, options, rtol, atol, seed, all_meshes
-        examined = examine(f, args, *settings)
-        return fixed(examined, f, meshes, reference, options) if fix else examined.verdict
+        meshes, refused = (
+            wanted.small(f, args, options) if isinstance(wanted, AnySize) else (wanted, "")
+        )
+        verdict = reference is None and verdict_unsharded(f, args, meshes, options)
+        if not verdict:
+            examined = examine(f, args, meshes, reference, options, rtol, atol, seed, all_meshes)
+            verdict = fixed(examined, f, meshes, reference, options) if fix else examined.verdict
+        checked = "\n".join(filter(None, [refused, verdict.checked]))
+        return dataclasses.replace(verdict, checked=checked)

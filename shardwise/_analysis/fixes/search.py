@@ -25,9 +25,9 @@ from ..._program import Join, Op, walk
 from ..check import Examined, Finding, Fix, Verdict
 from .arithmetic import ARITHMETIC
 from .candidate import Candidate, import_edits
-from .edits import CATALOGUE, Request, keep_checks
-from .live import Live
-from .program import Program, is_open, shape_of
+from .edits import CATALOGUE, EditContext, keep_checks
+from .live import LoadedFile
+from .program import WrongProgram, is_open, shape_of
 from .rewrites import REWRITES
 from .sends import SENDS
 from .sites import Sources, sites_of, values_of
@@ -104,7 +104,7 @@ def fixed(
         return verdict
     doing("trying fixes")
     try:
-        program = Program.of(examined, f, meshes, reference, options)
+        program = WrongProgram.of(examined, f, meshes, reference, options)
         search = Search(program, verdict.findings)
         fix_found = search.run()
     except Exception as error:  # fixes are optional: a bug here must not cost the verdict
@@ -130,7 +130,10 @@ def fix_of(candidate: Candidate, how: str, names: Any) -> Fix:
 
 
 def _led(findings: Sequence[Finding], candidate: Candidate, fix: Fix) -> tuple[Finding, ...]:
-    """Return the findings, the one resolved by the fix first; others refer to the fix."""
+    """Return the findings, the one resolved by the fix first; others refer to the fix.
+
+    A finding without a line gets that of the fix.
+    """
     lines = [candidate.source.line_of(edit.start) for edit in candidate.edits]
 
     def distance(finding: Finding) -> tuple[bool, float]:
@@ -144,6 +147,8 @@ def _led(findings: Sequence[Finding], candidate: Candidate, fix: Fix) -> tuple[F
         dataclasses.replace(finding, remedy=AGAIN) if finding.certain else finding
         for finding in others
     ]
+    if not first.where.file:  # numbers alone name no line: the fix does
+        first = dataclasses.replace(first, where=candidate.source.where(min(candidate.edits)))
     return (dataclasses.replace(first, fix=fix), *remaining)
 
 
@@ -153,10 +158,10 @@ AGAIN = "the fix above."
 class Search:
     """The search for a fix of one program."""
 
-    def __init__(self, program: Program, findings: Sequence[Finding]):
+    def __init__(self, program: WrongProgram, findings: Sequence[Finding]):
         self.program, self.findings = program, findings
         self.sources = Sources()
-        self.live: dict[str, Live] = {}
+        self.live: dict[str, LoadedFile] = {}
         self.body = program.examined.largest.body
         self.length = sum(1 for _ in walk(self.body.ops))
         self.spent = 0.0
@@ -176,7 +181,7 @@ class Search:
                 tried = self.attempt(candidate, now)
                 if tried is None:
                     continue
-                if tried.is_right and self._is_proved(candidate):
+                if tried.is_right and self._is_proved(candidate, [self.program.hardest]):
                     alone = candidate.alone
                     return alone if alone and self._is_proved(alone) else candidate, "proved"
                 if tried.is_open:
@@ -190,8 +195,8 @@ class Search:
             best, now = better.candidate, better
         return self._settled(open_ones)
 
-    def _is_proved(self, candidate: Candidate) -> bool:
-        return bool(self._with(candidate, self.program.proved))
+    def _is_proved(self, candidate: Candidate, known: Sequence[AbstractMesh] = ()) -> bool:
+        return bool(self._with(candidate, lambda f: self.program.proved(f, known)))
 
     def _gaps_at_first(self) -> list[list[Gap]]:
         program = self.program
@@ -231,7 +236,7 @@ class Search:
             unique.setdefault(option.text, option)
         return [*unique.values()]
 
-    def _made(self, request: Request) -> Iterator[Candidate]:
+    def _made(self, request: EditContext) -> Iterator[Candidate]:
         """Yield all candidates for a file.
 
         With `check_vma=False`, a reduction inside a differentiated function has the wrong
@@ -271,7 +276,7 @@ class Search:
             return 0.0
         return 0.25 if candidate.lines & {*lines} else 1.25
 
-    def _requests(self, now: Tried) -> Iterator[Request]:
+    def _requests(self, now: Tried) -> Iterator[EditContext]:
         gaps, program = now.gaps, self.program
         flat = [gap for row in gaps for gap in row]
         ops = list(dict.fromkeys(op for gap in flat for op in _named(gap)))
@@ -286,7 +291,7 @@ class Search:
         outs = self.body.outs
         wrong = [out for out, row in zip(outs, gaps, strict=False) if row] or outs
         for sites in sites_of(self.body, wrong, ops, self.sources, self.whole):
-            yield Request(
+            yield EditContext(
                 sites,
                 self.names_of(sites.source),
                 list(axes),
@@ -342,10 +347,10 @@ class Search:
         """Return the global names of a file."""
         return collections.ChainMap(*self.live_of(source).globals)
 
-    def live_of(self, source: Source) -> Live:
+    def live_of(self, source: Source) -> LoadedFile:
         """Return the functions of a file."""
         if source.file not in self.live:
-            self.live[source.file] = Live(source)
+            self.live[source.file] = LoadedFile(source)
         return self.live[source.file]
 
     def _with(self, candidate: Candidate, ask: Callable[[Any], Any]) -> Any:

@@ -6,10 +6,10 @@ import ast
 from collections.abc import Iterator
 
 from .candidate import Candidate, shown
-from .edits import Request
+from .edits import EditContext
 
 
-def send_copies(r: Request) -> Iterator[Candidate]:
+def send_copies(r: EditContext) -> Iterator[Candidate]:
     """Send a value that is only copied: `sent = out`, `return x` of an argument.
 
     To the next device along an axis, to the previous one, or as in another `all_to_all` reversed.
@@ -33,7 +33,7 @@ def send_copies(r: Request) -> Iterator[Candidate]:
                 yield r.make([source.replace(node, call)], described, rank - 0.5 + later)
 
 
-def _copies(r: Request) -> Iterator[tuple[ast.expr, bool]]:
+def _copies(r: EditContext) -> Iterator[tuple[ast.expr, bool]]:
     """Yield the expressions that only copy names, and whether a name is assigned to."""
     for node in r.sites.nodes():
         if isinstance(node, ast.Assign) and _is_copy(node):
@@ -54,7 +54,7 @@ def _is_copy(node: ast.Assign) -> bool:
     return len(values) == len(targets) and all(isinstance(value, ast.Name) for value in values)
 
 
-def _reversed(r: Request, call: ast.Call) -> str | None:
+def _reversed(r: EditContext, call: ast.Call) -> str | None:
     """Return the arguments of an `all_to_all` that undoes another one, after the first."""
     keywords = {keyword.arg: keyword.value for keyword in call.keywords}
     given = [keywords.get("split_axis"), keywords.get("concat_axis")]

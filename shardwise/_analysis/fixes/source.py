@@ -12,6 +12,8 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 
+from ..._program import Where
+
 Range = tuple[int, int, int, int]
 """First line, last line, first column, last column; columns in bytes, as in `ast`."""
 
@@ -139,6 +141,12 @@ class Source:
                 if within_body(function, child) and self._contains(child, edit):
                     owner = function  # inner functions come later
         return owner
+
+    def where(self, edit: Edit) -> Where:
+        """Return the line of an edit, with the range of what it replaces."""
+        line, function = self.line_of(edit.start), getattr(self.owner_of(edit), "name", "<module>")
+        start, end = (offset - self.offset(line, 0) for offset in (edit.start, edit.end))
+        return Where(self.file, line, function, start, end)
 
     @functools.cached_property
     def _functions(self) -> list[ast.AST]:

@@ -8,13 +8,13 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 
 from .candidate import Candidate
-from .edits import Request
+from .edits import EditContext
 
 Entries = Sequence[tuple[str, ...]]
 """For each dimension, the axes that split it."""
 
 
-def change_specs(r: Request) -> Iterator[Candidate]:
+def change_specs(r: EditContext) -> Iterator[Candidate]:
     """Declare another sharding of an argument or a result."""
     source = r.sites.source
     seen: set[tuple[ast.Call, str]] = set()
@@ -41,7 +41,7 @@ def change_specs(r: Request) -> Iterator[Candidate]:
 
 
 def _likely(
-    r: Request, node: ast.Call, old: Entries, results: bool
+    r: EditContext, node: ast.Call, old: Entries, results: bool
 ) -> Iterator[tuple[float, Entries]]:
     """Yield other entries for a spec, each with its rank."""
     for path, got, want in r.shapes:
@@ -106,18 +106,18 @@ def _trimmed(entries: Entries) -> list[tuple[str, ...]]:
     return [*entries[:last]]
 
 
-def _written(r: Request, node: ast.Call, entries: Entries) -> str:
+def _written(r: EditContext, node: ast.Call, entries: Entries) -> str:
     texts = [r.writer.axes(entry) if entry else "None" for entry in _trimmed(entries)]
     return f"{r.sites.source.text_of(node.func)}({', '.join(texts)})"
 
 
-def _is_result(r: Request, node: ast.AST) -> bool:
+def _is_result(r: EditContext, node: ast.AST) -> bool:
     """Return whether a spec belongs to `out_specs`."""
     keyword = _keyword(r, node)
     return keyword is not None and keyword.arg == "out_specs"
 
 
-def _keyword(r: Request, node: ast.AST) -> ast.keyword | None:
+def _keyword(r: EditContext, node: ast.AST) -> ast.keyword | None:
     """Return the `in_specs=` or `out_specs=` that a spec is written in."""
     parent = r.sites.source.parents.get(node)
     while parent is not None and not isinstance(parent, ast.stmt):
@@ -127,7 +127,7 @@ def _keyword(r: Request, node: ast.AST) -> ast.keyword | None:
     return None
 
 
-def _position(r: Request, node: ast.AST) -> int | None:
+def _position(r: EditContext, node: ast.AST) -> int | None:
     """Return the number of the argument or result that a spec belongs to, if there are several."""
     keyword = _keyword(r, node)
     value = keyword.value if keyword is not None else None

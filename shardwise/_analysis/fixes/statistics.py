@@ -7,13 +7,13 @@ import itertools
 from collections.abc import Iterator, Sequence
 
 from .candidate import Candidate, shown
-from .edits import BY_FUNCTION, WORDS, Request, is_module, is_value
+from .edits import BY_FUNCTION, WORDS, EditContext, is_module, is_value
 from .sites import called
 
 MOMENTS = {"var": "", "std": "sqrt"}
 
 
-def reduce_shares(r: Request) -> Iterator[Candidate]:
+def reduce_shares(r: EditContext) -> Iterator[Candidate]:
     """Reduce every share where it is computed, if there are several."""
     write, source = r.writer, r.sites.source
     nodes = [node for node in r.shares if is_value(node, source.parents.get(node))]
@@ -32,7 +32,7 @@ def reduce_shares(r: Request) -> Iterator[Candidate]:
         yield r.make(edits, f"{'; '.join(done)} over {write.axes(axes)}", 2.7 + 0.4 * nth)
 
 
-def variance(r: Request) -> Iterator[Candidate]:
+def variance(r: EditContext) -> Iterator[Candidate]:
     """Take the variance around the mean over all devices."""
     for node in r.sites.calls(set(MOMENTS)):
         for axes in r.axes:
@@ -42,7 +42,7 @@ def variance(r: Request) -> Iterator[Candidate]:
                 yield from _instead(r, node, text, described)
 
 
-def _moment(r: Request, node: ast.expr, axes: Sequence[str]) -> str | None:
+def _moment(r: EditContext, node: ast.expr, axes: Sequence[str]) -> str | None:
     """Write a variance around the mean over all devices; None if the node is not one."""
     operand = _operand(node)
     if called(node) not in MOMENTS or not isinstance(node, ast.Call) or operand is None:
@@ -57,7 +57,7 @@ def _moment(r: Request, node: ast.expr, axes: Sequence[str]) -> str | None:
     return f"{write.jnp}.sqrt({text})" if MOMENTS[called(node)] else text
 
 
-def weighted_mean(r: Request) -> Iterator[Candidate]:
+def weighted_mean(r: EditContext) -> Iterator[Candidate]:
     """Divide the sum over all devices by the sum of weights over all devices."""
     source, write = r.sites.source, r.writer
     for node in r.sites.calls({"mean", "average"}):
@@ -75,7 +75,7 @@ def weighted_mean(r: Request) -> Iterator[Candidate]:
             yield from _instead(r, node, f"{total} / {count}", described)
 
 
-def norm(r: Request) -> Iterator[Candidate]:
+def norm(r: EditContext) -> Iterator[Candidate]:
     """Take the norm of the whole: the root of the sum of all squares."""
     source, write = r.sites.source, r.writer
     for node in r.sites.calls({"norm", "global_norm"}):
@@ -93,7 +93,7 @@ def norm(r: Request) -> Iterator[Candidate]:
             yield from _instead(r, node, text, described)
 
 
-def _instead(r: Request, node: ast.Call, text: str, described: str) -> Iterator[Candidate]:
+def _instead(r: EditContext, node: ast.Call, text: str, described: str) -> Iterator[Candidate]:
     """Yield candidates that replace a statistic, and also the reduction around it."""
     source, write = r.sites.source, r.writer
     yield r.make([source.replace(node, write.grouped(node, text))], described, 4)
@@ -112,14 +112,14 @@ def _operand(node: ast.expr) -> ast.expr | None:
     return node.args[0] if node.args else None
 
 
-def _options(r: Request, node: ast.Call, operand: ast.expr, *without: str) -> list[str]:
+def _options(r: EditContext, node: ast.Call, operand: ast.expr, *without: str) -> list[str]:
     """Return the other arguments of a call as source text."""
     text = r.sites.source.text_of
     positional = [text(value) for value in node.args if value is not operand]
     return positional + [f"{k.arg}={text(k.value)}" for k in node.keywords if k.arg not in without]
 
 
-def softmax(r: Request) -> Iterator[Candidate]:
+def softmax(r: EditContext) -> Iterator[Candidate]:
     """Normalise over all devices, using a gathered logsumexp."""
     source, write = r.sites.source, r.writer
     for node in r.sites.calls({"softmax", "log_softmax", "logsumexp"}):

@@ -208,7 +208,7 @@ class Stop:
 
 
 @dataclasses.dataclass(frozen=True)
-class Facts:
+class InspectionData:
     """A whole inspection: every value of a sharded program in program order.
 
     Functions that print, draw or save an inspection take this class; `Inspection` has them as
@@ -297,7 +297,7 @@ def _names(step: Step) -> tuple[str, ...]:
     return step.name, step.operation, step.operation.partition(" ")[0], step.where.function
 
 
-def _nothing(found: Facts, line: int | str | None, where: str | None) -> str:
+def _nothing(found: InspectionData, line: int | str | None, where: str | None) -> str:
     lines = sorted({step.where.line for step in found.steps if step.where.file})
     names = dict.fromkeys(step.name for step in found.steps if step.name)
     names = [repr(name) if "," in name else name for name in names]

@@ -13,13 +13,13 @@ from collections.abc import Iterator, Sequence
 
 from ..._program import Body, Join, derivatives_of
 from .names import name_of, statement_of
-from .seen import Asked, Seen, Uses
+from .seen import DerivativeCall, StackedResult, Uses
 
 
-def with_results(seen: Sequence[Seen], body: Body, uses: Uses) -> list[Seen]:
+def with_results(seen: Sequence[StackedResult], body: Body, uses: Uses) -> list[StackedResult]:
     """Return the recorded values, with the results of each derivative inserted after it."""
     within = _Within(body)
-    added: dict[int, list[Seen]] = {}
+    added: dict[int, list[StackedResult]] = {}
     replaced: set[int] = set()
     for asked in within.asked:
         for part in within.calls(seen, asked):
@@ -46,8 +46,8 @@ class _Within:
     """The derivatives that each operation belongs to."""
 
     def __init__(self, body: Body):
-        self.own: dict[int, dict[Asked, None]] = {}
-        self.inherited: dict[int, dict[Asked, None]] = {}
+        self.own: dict[int, dict[DerivativeCall, None]] = {}
+        self.inherited: dict[int, dict[DerivativeCall, None]] = {}
         self._walk(body, {})
         self.asked = list(
             dict.fromkeys(derivative for enclosing in self.own.values() for derivative in enclosing)
@@ -57,7 +57,7 @@ class _Within:
             for derivative in self.asked
         }
 
-    def _walk(self, body: Body, around: dict[Asked, None]) -> None:
+    def _walk(self, body: Body, around: dict[DerivativeCall, None]) -> None:
         for op in body.ops:
             derivatives = [
                 derivative
@@ -68,11 +68,14 @@ class _Within:
             # of them.
             derivatives = derivatives[-1:] if op.back_through_all else derivatives
             self.inherited[id(op)] = around
-            self.own[id(op)] = {**around, **dict.fromkeys(itertools.starmap(Asked, derivatives))}
+            self.own[id(op)] = {
+                **around,
+                **dict.fromkeys(itertools.starmap(DerivativeCall, derivatives)),
+            }
             for inner in op.bodies:
                 self._walk(inner, self.own[id(op)])
 
-    def calls(self, seen: Sequence[Seen], asked: Asked) -> Iterator[list[int]]:
+    def calls(self, seen: Sequence[StackedResult], asked: DerivativeCall) -> Iterator[list[int]]:
         """Yield the consecutive values of each call."""
         is_inside = [asked in self.own.get(id(value.op), ()) for value in seen]
         for selected, group in itertools.groupby(range(len(seen)), is_inside.__getitem__):
@@ -83,7 +86,11 @@ class _Within:
 
 
 def _results(
-    seen: Sequence[Seen], part: Sequence[int], asked: Asked, within: _Within, uses: Uses
+    seen: Sequence[StackedResult],
+    part: Sequence[int],
+    asked: DerivativeCall,
+    within: _Within,
+    uses: Uses,
 ) -> list[int]:
     """Return the results of a derivative: first those of the function, then gradients."""
     ranked = []
@@ -94,12 +101,12 @@ def _results(
     return [i for _, _, i in sorted(ranked)]
 
 
-def _at(one: Seen, asked: Asked) -> bool:
+def _at(one: StackedResult, asked: DerivativeCall) -> bool:
     location = one.op.where
     return (location.file, location.line) == (asked.where.file, asked.where.line)
 
 
-def _name(asked: Asked, gradient: bool, beside: bool) -> str:
+def _name(asked: DerivativeCall, gradient: bool, beside: bool) -> str:
     """Return the name of a result on the line of the call.
 
     Of two names, one is that of the gradient: the last for `value_and_grad`, the first for `grad`
@@ -118,7 +125,7 @@ def _name(asked: Asked, gradient: bool, beside: bool) -> str:
     return name_of(statement)
 
 
-def _same(call: ast.Call, asked: Asked) -> bool:
+def _same(call: ast.Call, asked: DerivativeCall) -> bool:
     """Return whether a call in the source is that of the derivative."""
     location = asked.where
     place = call.lineno, call.col_offset, call.end_col_offset

@@ -18,7 +18,7 @@ from ..._meaning import Kept, keep
 from ..._mesh import AbstractMesh, Mesh, MeshLike, one_mesh
 from ..._program import is_sharded, walk
 from .inspection import Inspection
-from .record import Recorder
+from .record import StepRecorder
 
 
 @public("sw.inspect", devices=DEVICES)
@@ -92,7 +92,7 @@ def inspect(
         program.inline(simulate_p.name)
         meanings, unread = _followed(traced, program)
         doing("running on all devices")
-        recorder = Recorder(program, meanings, traced.result_paths)
+        recorder = StepRecorder(program, meanings, traced.result_paths)
         with under(None):  # a simulated program runs on no mesh
             steps = recorder.record(traced.plain)
     inspection = Inspection(

@@ -9,14 +9,14 @@ from pathlib import Path
 from ..._base.calls import public_methods
 from ..._base.durable import write_file
 from ..._base.errors import ShardwiseError, path_of
-from .data import Facts
+from .data import InspectionData
 from .page import html, notebook
 from .text import text
 
 
 @public_methods("inspection")
 @dataclasses.dataclass(frozen=True, repr=False)
-class Inspection(Facts):
+class Inspection(InspectionData):
     """Every value of a sharded program in program order, with its part on each device.
 
     `print` shows it line by line, a notebook shows it as a table, and `save("page.html")` writes a

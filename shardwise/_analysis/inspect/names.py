@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 
 from ... import _jax
 from ..._program import Op, Split, Where
-from .seen import Seen, Uses
+from .seen import StackedResult, Uses
 
 
 @functools.lru_cache(maxsize=32)
@@ -112,7 +112,7 @@ def _lines(node: ast.stmt | ast.expr) -> range:
     return range(node.lineno, (node.end_lineno or node.lineno) + 1)
 
 
-def names(seen: Sequence[Seen], uses: Uses) -> list[str]:
+def names(seen: Sequence[StackedResult], uses: Uses) -> list[str]:
     """Return a name for each value, given in program order.
 
     What comes out of a statement's expression, and is needed elsewhere, has the statement's name;
@@ -130,6 +130,6 @@ def names(seen: Sequence[Seen], uses: Uses) -> list[str]:
     return labels
 
 
-def _statement(one: Seen, uses: Uses) -> tuple[ast.stmt | None, tuple[int, ...]]:
+def _statement(one: StackedResult, uses: Uses) -> tuple[ast.stmt | None, tuple[int, ...]]:
     unnamed = uses.backward(one.op) or isinstance(one.op, Split)
     return None if unnamed else statement_of(one.op.where), one.around.iteration

@@ -17,7 +17,7 @@ from markupsafe import Markup
 
 from ..._base import pages
 from ..._base.version import __version__
-from .data import Facts
+from .data import InspectionData
 from .text import rows
 
 BESIDE = 4
@@ -42,7 +42,7 @@ LIMIT = 60
 """The most values in the fragment for notebooks."""
 
 
-def html(found: Facts) -> str:
+def html(found: InspectionData) -> str:
     """Return the whole page."""
     # Inside a script element nothing may look like its end.
     data = json.dumps(_for_script(page_data(found))).replace("<", "\\u003c")
@@ -62,7 +62,7 @@ def _for_script(data: Any) -> Any:
     return data
 
 
-def notebook(found: Facts) -> str:
+def notebook(found: InspectionData) -> str:
     """Return the fragment that a notebook shows."""
     return (
         environment()
@@ -80,7 +80,7 @@ def environment() -> Environment:
     return templates
 
 
-def page_data(found: Facts) -> dict[str, Any]:
+def page_data(found: InspectionData) -> dict[str, Any]:
     """Return the data for the script of the page: steps, stops and lines of source."""
     stops = found.stops
     number = {id(step): index for index, step in enumerate(found.steps)}
@@ -102,7 +102,7 @@ def page_data(found: Facts) -> dict[str, Any]:
     }
 
 
-def _sources(found: Facts) -> list[dict[str, Any]]:
+def _sources(found: InspectionData) -> list[dict[str, Any]]:
     """Return the lines around those that make values, file by file, in order of first use."""
     used: dict[str, set[int]] = {}
     for step in found.steps:

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..._engine.call import SimulatedProgram
-from ..._engine.lower import DivergenceWatch, Pace, Value, explain_divergence
+from ..._engine.lower import Pace, StackedValue, explain_divergence
 from ..._engine.lower.context import Context, Env, read
 from ..._engine.lower.run import run
 from ..._meaning import Kept, holding
@@ -41,7 +41,7 @@ from .data import WHOLE, Part, Step, coordinates
 from .derivatives import with_results
 from .leaves import key_of, leaf_names
 from .names import names
-from .seen import Around, Seen, Uses
+from .seen import IterationContext, StackedResult, Uses
 
 ALL = Pace(1 << 30)
 """All devices at once: inspected programs are small."""
@@ -53,7 +53,7 @@ MANY = 1 << 12
 """Of an array with more elements than this only the range leaves the compiled program."""
 
 
-class Recorder:
+class StepRecorder:
     """Runs a program and converts what it sees into steps."""
 
     def __init__(
@@ -64,24 +64,27 @@ class Recorder:
         self.kept = kept
         self.notes: list[str] = []
         self.deadlock = ""
-        self._seen: list[Seen] = []
+        self._seen: list[StackedResult] = []
         self._runs: dict[int, Callable[..., Any]] = {}
 
     def record(self, values: Sequence[Any]) -> list[Step]:
         """Return all steps, in program order."""
         body = self.program.body
-        ins = [Value(_jax_array(value)) for value in values]
-        self._list(body, ins, Around(), self.program.watch)
+        ins = [StackedValue(_jax_array(value)) for value in values]
+        self._list(body, ins, IterationContext())
         return self._steps()
 
     # --- running
 
     def _list(
-        self, body: Body, ins: Sequence[Value], around: Around, watch: DivergenceWatch
-    ) -> list[Value]:
+        self,
+        body: Body,
+        ins: Sequence[StackedValue],
+        around: IterationContext,
+    ) -> list[StackedValue]:
         """Run a list of operations and record all values, also of nested bodies."""
-        results, trouble = self._run(body, watch)(list(ins))
-        end = len(body.ops)
+        results, trouble = self._run(body)(list(ins))
+        end, watch = len(body.ops), self.program.watch
         if trouble is not None and int(trouble.site) and not self.deadlock:
             site = watch.sites[int(trouble.site) - 1]
             error = explain_divergence(watch.sites, int(trouble.site), np.asarray(trouble.branches))
@@ -92,15 +95,17 @@ class Recorder:
         for op, outs in zip(body.ops[:end], results, strict=False):
             env.update(zip(op.outs, outs, strict=True))
             if op.bodies:
-                self._nested(op, [read(env, atom) for atom in op.ins], around, watch)
-            self._seen += [Seen(op, i, value, around) for i, value in enumerate(outs)]
+                self._nested(op, [read(env, atom) for atom in op.ins], around)
+            self._seen += [StackedResult(op, i, value, around) for i, value in enumerate(outs)]
         return [] if end < len(body.ops) else [read(env, atom) for atom in body.outs]
 
-    def _run(self, body: Body, watch: DivergenceWatch) -> Callable[..., Any]:
+    def _run(self, body: Body) -> Callable[..., Any]:
         if id(body) in self._runs:
             return self._runs[id(body)]
 
-        def all_values(ins: list[Value]) -> Any:
+        watch = self.program.watch
+
+        def all_values(ins: list[StackedValue]) -> Any:
             cx = Context(run, watch, ALL)
             env: Env = dict(zip(body.ins, ins, strict=True))
             axes = dict.fromkeys(a for op in body.ops for a in sorted(op.needs | op.meets))
@@ -112,16 +117,16 @@ class Recorder:
         self._runs[id(body)] = jax.jit(all_values)
         return self._runs[id(body)]
 
-    def _nested(self, op: Op, ins: list[Value], around: Around, watch: DivergenceWatch) -> None:
+    def _nested(self, op: Op, ins: list[StackedValue], around: IterationContext) -> None:
         match op:
             case Scan():
-                self._scan(op, ins, around, watch)
+                self._scan(op, ins, around)
             case While():
-                self._while(op, ins, around, watch)
+                self._while(op, ins, around)
             case Cond():
-                self._cond(op, ins, around, watch)
+                self._cond(op, ins, around)
 
-    def _scan(self, op: Scan, ins: list[Value], around: Around, watch: DivergenceWatch) -> None:
+    def _scan(self, op: Scan, ins: list[StackedValue], around: IterationContext) -> None:
         second = op.consts + op.carry
         consts, carry, xs = ins[: op.consts], ins[op.consts : second], ins[second:]
         iterations = range(op.length)[:: -1 if op.reverse else 1]
@@ -129,20 +134,18 @@ class Recorder:
             if self._too_long(op, count, op.length):
                 return
             slices = [_row(value, iteration) for value in xs]
-            outs = self._iteration(
-                op.body, [*consts, *carry, *slices], around, count, op.length, watch
-            )
+            outs = self._iteration(op.body, [*consts, *carry, *slices], around, count, op.length)
             if not outs:
                 return
             carry = outs[: op.carry]
 
-    def _while(self, op: While, ins: list[Value], around: Around, watch: DivergenceWatch) -> None:
+    def _while(self, op: While, ins: list[StackedValue], around: IterationContext) -> None:
         first, second = op.cond_consts, op.cond_consts + op.body_consts
         cond_consts, body_consts, carry = ins[:first], ins[first:second], ins[second:]
         count = 0
         while True:
             mark = len(self._seen)
-            (go,) = self._list(op.cond, [*cond_consts, *carry], around, watch)
+            (go,) = self._list(op.cond, [*cond_consts, *carry], around)
             del self._seen[mark:]
             if not np.asarray(go.array).any() or self._too_long(op, count, None):
                 return
@@ -152,7 +155,7 @@ class Recorder:
                     "iterations after the first one leaves are not shown."
                 )
                 return
-            carry = self._iteration(op.body, [*body_consts, *carry], around, count, None, watch)
+            carry = self._iteration(op.body, [*body_consts, *carry], around, count, None)
             if not carry:
                 return
             count += 1
@@ -160,16 +163,15 @@ class Recorder:
     def _iteration(
         self,
         body: Body,
-        ins: list[Value],
-        around: Around,
+        ins: list[StackedValue],
+        around: IterationContext,
         count: int,
         length: int | None,
-        watch: DivergenceWatch,
-    ) -> list[Value]:
+    ) -> list[StackedValue]:
         """Run one iteration of a loop, and keep it if it is among the first or the last."""
         mark = len(self._seen)
         inner = dataclasses.replace(around, iteration=(*around.iteration, count))
-        outs = self._list(body, ins, inner, watch)
+        outs = self._list(body, ins, inner)
         if count >= FIRST and count + 1 != length and not self.deadlock:
             del self._seen[mark:]
         return outs
@@ -181,7 +183,7 @@ class Recorder:
             self.notes.append(f"{op.where}: {note}")
         return count >= (MOST if length is None or length <= MOST else FIRST)
 
-    def _cond(self, op: Cond, ins: list[Value], around: Around, watch: DivergenceWatch) -> None:
+    def _cond(self, op: Cond, ins: list[StackedValue], around: IterationContext) -> None:
         index, *operands = ins
         choices = np.clip(np.asarray(index.array).astype(int), 0, len(op.branches) - 1)
         along = sorted(index.dims, key=lambda axis: index.dims[axis])
@@ -193,7 +195,7 @@ class Recorder:
                     {axis.name: int(i) for axis, i in zip(along, row, strict=True)}
                     for row in positions
                 )
-            self._list(op.branches[choice], operands, dataclasses.replace(around, only=only), watch)
+            self._list(op.branches[choice], operands, dataclasses.replace(around, only=only))
 
     # --- steps
 
@@ -209,11 +211,11 @@ class Recorder:
             for number, (item, value) in enumerate(zip(seen, arrays, strict=True))
         ]
 
-    def _step(self, number: int, one: Seen, value: Any, name: str, uses: Uses) -> Step:
-        op, var, derivative = one.op, one.var, one.asked
-        axes = tuple(sorted(one.value.dims, key=lambda axis: _order(op.scope, axis)))
+    def _step(self, number: int, result: StackedResult, value: Any, name: str, uses: Uses) -> Step:
+        op, var, derivative = result.op, result.var, result.asked
+        axes = tuple(sorted(result.value.dims, key=lambda axis: _order(op.scope, axis)))
         if derivative is not None:
-            name = one.name
+            name = result.name
             role = "gradient" if uses.backward(op) else "value"
             label, kind = f"{derivative.function} ({role})", "derivative"
         else:
@@ -228,20 +230,20 @@ class Recorder:
             shape=tuple(var.shape),
             dtype=var.kind,
             over=tuple(axis.name for axis in axes),
-            parts=_parts(value, one.value.dims, axes, var),
-            iteration=one.around.iteration,
+            parts=_parts(value, result.value.dims, axes, var),
+            iteration=result.around.iteration,
             direction=uses.passes.of(op),
             saved=var in uses.kept,
-            only=one.around.only,
-            meaning=self._meaning(op, one.out),
-            leaf=self._leaf(one, label, uses.passes.of(op)),
+            only=result.around.only,
+            meaning=self._meaning(op, result.out),
+            leaf=self._leaf(result, label, uses.passes.of(op)),
         )
 
-    def _leaf(self, one: Seen, operation: str, direction: str) -> str:
+    def _leaf(self, result: StackedResult, operation: str, direction: str) -> str:
         """Return the leaf that a result, a gradient or a value of the update becomes."""
-        gradient = one.asked is not None and operation.endswith("(gradient)")
-        leaf = self._leaves.get(one.var, "")
-        if isinstance(one.op, Join):
+        gradient = result.asked is not None and operation.endswith("(gradient)")
+        leaf = self._leaves.get(result.var, "")
+        if isinstance(result.op, Join):
             return leaf
         return key_of(leaf) if gradient or direction == "update" else ""
 
@@ -254,12 +256,12 @@ class Recorder:
 
 
 def _where(op: Op) -> Where:
-    """Its line; what a library does for the user, this one too, has no line of his."""
+    """Return the line of an operation; for the operations of a library, the library's own."""
     return op.where if op.where.file else anywhere(op.source)
 
 
 def operation(op: Op) -> str:
-    """Return an operation in words."""
+    """Return a description of an operation."""
     match op:
         case Collective():
             axes = [axis.name for axis in op.axes]
@@ -300,23 +302,23 @@ def _jax_array(value: Any) -> Any:
     return value if isinstance(value, jax.Array) else jnp.asarray(value)
 
 
-def _strong(value: Value, var: Var) -> Value:
+def _strong(value: StackedValue, var: Var) -> StackedValue:
     """Return a value with the dtype that it has in the program, for a loop."""
     array = jnp.asarray(value.array)
     if array.dtype != var.dtype:
         array = array.astype(var.dtype)
-    return Value(array, value.dims)
+    return StackedValue(array, value.dims)
 
 
-def _row(value: Value, iteration: int) -> Value:
+def _row(value: StackedValue, iteration: int) -> StackedValue:
     """Return the slice of a stacked input for one iteration, along the first local dimension."""
     rank = np.ndim(value.array)
     dim = next(d for d in range(rank) if d not in value.dims.values())
     array = jax.lax.index_in_dim(value.array, iteration, dim, keepdims=False)
-    return Value(array, {axis: d - (d > dim) for axis, d in value.dims.items()})
+    return StackedValue(array, {axis: d - (d > dim) for axis, d in value.dims.items()})
 
 
-def _small(value: Value) -> tuple[Any, ...]:
+def _small(value: StackedValue) -> tuple[Any, ...]:
     """Return what is transferred: the array, with mesh axes in front, or its range if it is
     large."""
     array = value.array
@@ -363,11 +365,11 @@ def _moved(array: np.ndarray, order: list[int]) -> np.ndarray:
     return array.transpose([*order, *range(len(order), array.ndim)])
 
 
-def _part(found: list[np.ndarray], var: Var) -> Part:
-    numbers = _widened(found[0])
+def _part(arrays: list[np.ndarray], var: Var) -> Part:
+    numbers = _widened(arrays[0])
     kind = tuple(var.shape), var.kind
-    if len(found) > 1:
-        return Part(*kind, numbers[:6], *(_widened(statistic).item() for statistic in found[1:]))
+    if len(arrays) > 1:
+        return Part(*kind, numbers[:6], *(_widened(statistic).item() for statistic in arrays[1:]))
     if numbers.size <= WHOLE or numbers.dtype.kind not in "iuf":
         return Part(*kind, numbers)
     normalized = numbers

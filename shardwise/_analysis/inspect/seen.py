@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Container
 
-from ..._engine.lower import Value
+from ..._engine.lower import StackedValue
 from ..._program import Body, Op, Passes, Var, Where, residuals_of, walk
 
 
 @dataclasses.dataclass(frozen=True)
-class Around:
+class IterationContext:
     """The loops and branches around a list of operations."""
 
     iteration: tuple[int, ...] = ()
@@ -18,7 +18,7 @@ class Around:
 
 
 @dataclasses.dataclass(frozen=True)
-class Asked:
+class DerivativeCall:
     """A call of `grad` or a similar function: its name and its line."""
 
     function: str
@@ -26,14 +26,14 @@ class Asked:
 
 
 @dataclasses.dataclass(frozen=True)
-class Seen:
+class StackedResult:
     """One result of an operation, stacked for all devices."""
 
     op: Op
     out: int
-    value: Value
-    around: Around
-    asked: Asked | None = None
+    value: StackedValue
+    around: IterationContext
+    asked: DerivativeCall | None = None
     """The derivative that it is a result of, if it is shown at the line of that call."""
     name: str = ""
     """Its name on that line."""

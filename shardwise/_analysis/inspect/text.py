@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from .data import Device, Facts, Part, Step, Stop
+from .data import Device, InspectionData, Part, Step, Stop
 
 ROWS = 8
 """The most distinct parts of a value that are shown."""
@@ -20,7 +20,7 @@ INPUTS = 12
 """The most replicated arguments that are shown."""
 
 
-def text(found: Facts, every: bool) -> str:
+def text(found: InspectionData, every: bool) -> str:
     """Return the text of an inspection."""
     mesh = "{" + ", ".join(f"{name}: {size}" for name, size in found.mesh.items()) + "}"
     count = len(found.steps)

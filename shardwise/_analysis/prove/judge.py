@@ -14,9 +14,9 @@ from typing import Any
 
 from ..._base.errors import name_of
 from ..._meaning import Gap
-from ..._mesh import AbstractMesh, Axis, axes_of
+from ..._mesh import Axis, axes_of
 from ..._program import collectives_in, is_sharded
-from ..check import cause, place_of, ratios, split_silenced, words
+from ..check import Every, cause, place_of, ratios, split_silenced, words
 from ..compiler.outside import checked_part
 from ..faults import (
     MEANING,
@@ -28,7 +28,7 @@ from ..faults import (
     UnusedAxis,
     grouped,
 )
-from .numbers import Numbers
+from .numbers import LIMIT, Numbers
 from .proof import PROVED, REFUTED, UNKNOWN, Proof, Result
 from .reading import ReadProgram, Row
 
@@ -66,10 +66,11 @@ def judged(
     f: Callable[..., Any],
     args: tuple[Any, ...],
     rows: Sequence[Row],
-    meshes: Sequence[AbstractMesh],
+    plain: ReadProgram,
     programs: Sequence[ReadProgram],
     numbers: Numbers,
     reference: Any,
+    every: Every | None = None,
 ) -> Proof:
     """Return the proof of a program from all its results."""
     results = []
@@ -96,7 +97,16 @@ def judged(
     reported = {(finding.code, finding.where) for finding in causes if finding.certain}
     shown = [finding for finding in seen if (finding.code, finding.where) not in reported]
     findings = [*causes, *shown, *_waiting(programs, numbers)]
-    largest = max(programs, key=lambda program: program.mesh.size)
+    not_reached = list(map(words, every.not_reached)) if every else []
+    if every and not_reached:
+        least = dict(every.not_reached[0].shape)
+        findings.append(NotFollowed.not_reached(every.some(not_reached), least, LIMIT))
+        results += [
+            Result(path, mesh, UNKNOWN, f"not reached: {LIMIT}")
+            for mesh in not_reached
+            for path in plain.traced.result_paths
+        ]
+    largest = max([plain, *programs], key=lambda program: program.mesh.size)
     larger = [program for program in programs if program.mesh.size > 1]
     if not results:
         findings.append(NothingCompared.no_results("there is nothing to prove"))
@@ -105,12 +115,13 @@ def judged(
     kept, silenced = split_silenced(
         sorted(findings, key=lambda finding: not finding.certain), place_of(f)
     )
+    part = checked_part(largest.traced, args, largest.mesh)
     statuses = {result.status for result in results} or {UNKNOWN}
     return Proof(
         next((kind for kind in (REFUTED, UNKNOWN) if kind in statuses), PROVED),
         tuple(results),
         kept,
-        tuple(map(words, meshes)),
+        (*(words(program.mesh) for program in programs), *not_reached),
         sum(program.operations for program in programs),
         numbers.words,
         "itself on one device"
@@ -118,7 +129,8 @@ def judged(
         else getattr(reference, "__name__", "reference"),
         name_of(f),
         silenced,
-        checked_part(largest.traced, args, largest.mesh),
+        "\n".join(filter(None, [every.sentence if every else "", part])),
+        every,
     )
 
 

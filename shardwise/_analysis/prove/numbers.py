@@ -162,7 +162,7 @@ def _where(meshes: Sequence[str]) -> str:
 def _example(examined: Examined) -> tuple[set[str], str]:
     """Return the meshes of an example, and a sentence on its element with the largest error."""
     for result in examined.wrong:
-        if not result.structure and result.same_type and result.got.size:
+        if result.same_type and result.got.size:
             got, want = result.got, result.want.value
             with np.errstate(all="ignore"):
                 gap = np.abs(wide(got) - wide(want))

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..._base.calls import public_methods
 from ..._base.errors import ShardwiseError
-from ..check import NOTHING, Finding, counted, is_not_sharded, told_once
+from ..check import NOTHING, Every, Finding, counted, is_not_sharded, told_once
 
 PROVED, REFUTED, UNKNOWN = "proved", "refuted", "unknown"
 COLORS = {PROVED: "#1a873a", REFUTED: "#e0313d", UNKNOWN: "#a06b00"}
@@ -52,7 +52,10 @@ class Proof:
     silenced: tuple[Finding, ...] = ()
     """The findings that comments in the source silence; the status does not depend on this."""
     checked: str = ""
-    """A sentence on which part was checked, if the compiler partitions the rest of the program."""
+    """A line for each thing that was left out: sizes that the program does not accept, the part
+    that the compiler partitions."""
+    every: Every | None = None
+    """The sizes of an axis that has a letter in place of a size, and those that were left out."""
 
     @property
     def ok(self) -> bool:
@@ -70,31 +73,34 @@ class Proof:
         return str(self)
 
     def head(self, brief: bool = False) -> list[tuple[str, str]]:
-        """Return pairs of a word and the meshes it applies to, the worst first."""
-        rows = self.by_status().items()
+        """Return pairs of a word and where it applies, the worst first: `proved`, `on 4 meshes`."""
+        rows = [(kind, meshes) for kind, meshes in self.by_status().items() if meshes]
         right = NOTHING if is_not_sharded(self.findings) else PROVED
-        rows = [
-            (right if kind == PROVED else kind.upper(), meshes) for kind, meshes in rows if meshes
-        ]
-        if brief and len(self.meshes) > 1:
-            suffix = f" of {len(self.meshes)}" if len(rows) > 1 else ""
-            return [(word, f"{len(meshes)}{suffix} meshes") for word, meshes in rows][:1]
-        return [(word, ", ".join(meshes)) for word, meshes in rows]
+        suffix = f" of {len(self.meshes)}" if len(rows) > 1 else ""
+        places = []
+        for kind, meshes in rows:
+            word = right if kind == PROVED else kind.upper()
+            if self.every is not None:
+                places.append((word, self.every.place(meshes)))
+            elif brief and len(self.meshes) > 1:
+                return [(word, f"on {len(meshes)}{suffix} meshes")]
+            else:
+                places.append((word, f"on {', '.join(meshes)}"))
+        return places
 
     def by_status(self) -> dict[str, list[str]]:
         """Return the meshes with refuted results, with unknown results, and the others."""
-        return {
-            kind: [mesh for mesh in self.meshes if self._status_on(mesh) == kind]
-            for kind in (REFUTED, UNKNOWN, PROVED)
-        }
-
-    def _status_on(self, mesh: str) -> str:
-        """Return the worst status of the results on one mesh."""
-        kinds = {result.status for result in self.results if result.mesh == mesh} or {self.status}
-        return next((kind for kind in (REFUTED, UNKNOWN) if kind in kinds), PROVED)
+        on: dict[str, set[str]] = collections.defaultdict(set)
+        for result in self.results:
+            on[result.mesh].add(result.status)
+        rows: dict[str, list[str]] = {REFUTED: [], UNKNOWN: [], PROVED: []}
+        for mesh in self.meshes:
+            kinds = on[mesh] or {self.status}
+            rows[next(kind for kind in rows if kind in kinds)].append(mesh)
+        return rows
 
     def _head(self) -> str:
-        parts = "; ".join(f"{status} on {meshes}" for status, meshes in self.head())
+        parts = "; ".join(f"{status} {place}" for status, place in self.head())
         name = self.name or "the program"
         counts = collections.Counter(result.status for result in self.results)
         kinds = ", ".join(f"{counts[kind]} {kind}" for kind in COLORS if counts[kind])
@@ -123,6 +129,7 @@ class Proof:
             "silenced": [finding.to_dict() for finding in self.silenced],
             "numbers": self.numbers,
             "checked": self.checked,
+            "every": self.every.to_dict() if self.every else None,
         }
 
     def raise_if_not_proved(self) -> Proof:

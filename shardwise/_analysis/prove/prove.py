@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -12,11 +13,12 @@ from ..._engine.static import Static
 from ..._engine.tracing import Tracing
 from ..._meaning import within
 from ..._mesh import AbstractMesh, one_device
-from ..check import Meshes, wanted_meshes
+from ..check import AnySize, Meshes, wanted_meshes
 from .judge import decided, judged
 from .numbers import Numbers, try_numbers
 from .proof import Proof
 from .reading import ReadProgram
+from .sizes import read_every
 
 SECONDS = 25.0
 """The deadline of all parts together, so that the last step ends within `LIMIT` seconds."""
@@ -39,9 +41,10 @@ def prove(
     A proof runs nothing: `f` is traced on the mesh and on one device, and every value is followed
     as an expression over the whole arguments. So shapes are enough as arguments, and the mesh may
     be larger than any machine. A proof is valid for the given sizes of the mesh and of the
-    arguments only: there are no symbolic sizes, and a proof on 8 devices does not cover 16. It is
-    in real arithmetic: rounding and the order of sums are ignored, and casts between floating-point
-    types count as exact.
+    arguments only: a proof on 8 devices does not cover 16. With `mesh={"data": "n"}` it covers
+    every size of `data` that divides the dimensions that `in_specs` cut along it, each read by
+    itself. It is in real arithmetic: rounding and the order of sums are ignored, and casts between
+    floating-point types count as exact.
 
     Args:
         f: The function, with `jax.shard_map` somewhere inside. If it takes a keyword `mesh`, it is
@@ -49,7 +52,9 @@ def prove(
         *args: The arguments of `f`, or their shapes: pytrees of arrays or of
             `jax.ShapeDtypeStruct`s, Flax NNX objects.
         mesh: The mesh, or axis names each with a size or a list of sizes:
-            `{"data": [1, 2, 4, 8]}` tries all. A list of meshes tries each. It is required.
+            `{"data": [1, 2, 4, 8]}` tries all. A list of meshes tries each. A letter stands for
+            every size that divides: `{"data": "n"}`. Axes with the same letter have the same size.
+            It is required.
         reference: A function of the same arguments for one device. By default, `f` on a mesh whose
             axes have size 1.
         run: Whether to run the program on small numbers where it is not proved, to find a
@@ -95,41 +100,48 @@ def prove(
                 remedy="sw.check(f, *args, mesh=mesh, reference=value) compares with one value.",
             )
         )
-    meshes = wanted_meshes(mesh, "prove", args)
+    wanted = AnySize.of(mesh, "prove") or wanted_meshes(mesh, "prove", args)
     options = in_specs, Static.of(static_argnums, static_argnames)
     with telling(f"proving {name_of(f)}", progress), within(SECONDS):
-        return _prove(f, args, meshes, reference, run is not False, options)
+        return _prove(f, args, wanted, reference, run is not False, options)
 
 
 def _prove(
     f: Callable[..., Any],
     args: tuple[Any, ...],
-    meshes: list[AbstractMesh],
+    wanted: list[AbstractMesh] | AnySize,
     reference: Callable[..., Any] | None,
     run: bool,
     options: tuple[Any, Static],
 ) -> Proof:
-    one_mesh = one_device(meshes[0])
-    base, bare = (f, one_mesh) if reference is None else (reference, None)
+    one_mesh = wanted.one if isinstance(wanted, AnySize) else one_device(wanted[0])
     in_specs, static = options
     # The smaller arguments of a run carry no sharding, so it is taken from the arguments here.
     options = Tracing(f, one_mesh, in_specs, static).specs_of(args), static
-    plain = ReadProgram.of(
-        Tracing(base, bare, *options) if bare else Tracing(base, None, static=static, alone=True),
-        one_mesh,
-        args,
-    )
-    programs = [
-        plain
-        if reference is None and mesh == one_mesh
-        else ReadProgram.of(Tracing(f, mesh, *options), mesh, args, plain)
-        for mesh in meshes
-    ]
-    rows = [row for program in programs for row in program.compared(plain)]
+    alone = Tracing(f, one_mesh, *options)
+    itself = reference is None
+    base = alone if itself else Tracing(reference, None, static=static, alone=True)
+    began = time.monotonic()
+    plain = ReadProgram.of(base, one_mesh, args)
+    seconds = time.monotonic() - began
+    every = None
+    if isinstance(wanted, AnySize):
+        every = wanted.every(alone(args, {}).program.body)
+        programs, rows, every = read_every(
+            wanted, every, lambda mesh: Tracing(f, mesh, *options), args, plain, itself, seconds
+        )
+    else:
+        programs = [
+            plain
+            if itself and mesh == one_mesh
+            else ReadProgram.of(Tracing(f, mesh, *options), mesh, args, plain)
+            for mesh in wanted
+        ]
+        rows = [row for program in programs for row in program.compared(plain)]
     numbers = Numbers()
     # A run on a mesh where all is proved would not help the other meshes.
     unproved = [row.mesh for row in rows if row.gaps or row.waits]
     if run and unproved:
         settled = all(map(decided, rows))
         numbers = try_numbers(f, args, unproved, reference, settled, options)
-    return judged(f, args, rows, meshes, programs, numbers, reference)
+    return judged(f, args, rows, plain, programs, numbers, reference, every)

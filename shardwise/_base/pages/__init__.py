@@ -34,7 +34,8 @@ The colours of the axes differ in brightness too, for people who do not see all 
 def environment(folder: Path, more: Mapping[str, tuple[str, str]] | None = None) -> Environment:
     """Return an environment for the templates in a folder.
 
-    Templates can include `base.css`, and have the `themes` as CSS declarations, light and dark.
+    Templates can include `style.css.j2`, which includes the `page.css` of the folder, and
+    `common.js`; they have the `themes` as CSS declarations, light and dark.
 
     Args:
         folder: The folder.

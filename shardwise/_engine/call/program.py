@@ -13,6 +13,7 @@ import jax
 from ... import _jax
 from ..._base.errors import UnsupportedError, text_of
 from ..._jax import messages, types
+from ..._jax.failures import is_closed_over_ref
 from ..._jax.virtual import under
 from ..._program import (
     Body,
@@ -197,7 +198,7 @@ def trace(f: Callable[..., Any], *args: Any) -> tuple[SimulatedProgram, list[Any
     try:
         jaxpr = jax.make_jaxpr(f)(*args)
     except AttributeError as error:
-        if "AbstractRef" not in text_of(error):
+        if not is_closed_over_ref(error):
             raise
         raise UnsupportedError(
             "a shard_map closes over a mutable ref",

@@ -10,4 +10,4 @@ from .run import observe as observe
 from .shards_at_once import Choice as Choice
 from .shards_at_once import Pace as Pace
 from .shards_at_once import choosing as choosing
-from .value import Value as Value
+from .value import StackedValue as StackedValue

@@ -11,9 +11,9 @@ from ..._program import Lit, Op, Var
 from .deadlock import Divergence, DivergenceWatch, first_of
 from .plan import BlockSum
 from .shards_at_once import Pace
-from .value import Value
+from .value import StackedValue
 
-Env = dict[Var | Lit, Value]
+Env = dict[Var | Lit, StackedValue]
 Run = Callable[[Sequence[Op], Sequence[Axis], Env, Sequence[Var], "Context"], None]
 
 
@@ -69,6 +69,6 @@ class Context:
         return first_of([self.watch.no_divergence(), *self.divergences])
 
 
-def read(env: Env, atom: Var | Lit) -> Value:
+def read(env: Env, atom: Var | Lit) -> StackedValue:
     """Return the value of an operand; a constant is its own value unless `env` has another."""
-    return Value(atom.value) if isinstance(atom, Lit) and atom not in env else env[atom]
+    return StackedValue(atom.value) if isinstance(atom, Lit) and atom not in env else env[atom]

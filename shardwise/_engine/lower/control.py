@@ -18,12 +18,12 @@ from ..._program import Atom, Body, Cond, Op, Scan, Var, While
 from ..._program.collectives import widen
 from .context import Context, Env, read
 from .deadlock import Divergence, first_of
-from .value import Value, is_extended, stacked
+from .value import StackedValue, is_extended, stacked
 
 Axes = Sequence[Axis]
 
 
-def control(op: Op, ins: list[Value], axes: Axes, cx: Context) -> list[Value]:
+def control(op: Op, ins: list[StackedValue], axes: Axes, cx: Context) -> list[StackedValue]:
     """Return the results of a `Scan`, `While` or `Cond`."""
     match op:
         case Scan():
@@ -35,7 +35,7 @@ def control(op: Op, ins: list[Value], axes: Axes, cx: Context) -> list[Value]:
     raise AssertionError(f"{type(op).__name__} is not control flow")
 
 
-def _scan(op: Scan, ins: list[Value], axes: Axes, cx: Context) -> list[Value]:
+def _scan(op: Scan, ins: list[StackedValue], axes: Axes, cx: Context) -> list[StackedValue]:
     second = op.consts + op.carry
     consts, init, xs = ins[: op.consts], ins[op.consts : second], ins[second:]
     carried = op.outs[: op.carry]
@@ -44,7 +44,7 @@ def _scan(op: Scan, ins: list[Value], axes: Axes, cx: Context) -> list[Value]:
     inner = dataclasses.replace(cx, pace=cx.pace.within(max(1, op.length)))
     grown = _pairs(op.body.outs[: op.carry], op.body.ins[op.consts : second])
 
-    def step(state: Any, inputs: Any) -> tuple[Any, dict[int, Value]]:
+    def step(state: Any, inputs: Any) -> tuple[Any, dict[int, StackedValue]]:
         carry, totals, divergence = state
         number, arrays = inputs
         slices = [stacked(a, placement) for a, placement in zip(arrays, placements, strict=True)]
@@ -67,19 +67,19 @@ def _scan(op: Scan, ins: list[Value], axes: Axes, cx: Context) -> list[Value]:
         step, start, (numbers, timed), length=op.length, reverse=op.reverse, unroll=op.unroll
     )
     _record(cx, divergence)
-    results = {k: Value(total) for k, total in totals.items()}
+    results = {k: StackedValue(total) for k, total in totals.items()}
     for k, y in ys.items():
-        results[k] = Value(y.array, {axis: d + 1 for axis, d in y.dims.items()})
+        results[k] = StackedValue(y.array, {axis: d + 1 for axis, d in y.dims.items()})
     return [*_unpack(carry, carried, axes), *(results[k] for k in range(len(stacks)))]
 
 
-def _add_row(total: Any, row: Value, number: Any) -> Any:
+def _add_row(total: Any, row: StackedValue, number: Any) -> Any:
     """Add to a row of a total; XLA does it in place."""
     current = lax.dynamic_index_in_dim(total, number, keepdims=False)
     return lax.dynamic_update_index_in_dim(total, current + widen(row.array), number, 0)
 
 
-def _while(op: While, ins: list[Value], axes: Axes, cx: Context) -> list[Value]:
+def _while(op: While, ins: list[StackedValue], axes: Axes, cx: Context) -> list[StackedValue]:
     first, second = op.cond_consts, op.cond_consts + op.body_consts
     cond_consts, body_consts, init = ins[:first], ins[first:second], ins[second:]
     (test,) = op.cond.outs
@@ -87,7 +87,7 @@ def _while(op: While, ins: list[Value], axes: Axes, cx: Context) -> list[Value]:
     watched = cx.watch.concerns([op])
     inner = dataclasses.replace(cx, pace=cx.pace.within(SEVERAL))
 
-    def decide(carry: list[Any]) -> tuple[Any, Value, Divergence | None]:
+    def decide(carry: list[Any]) -> tuple[Any, StackedValue, Divergence | None]:
         state = _unpack(carry, op.outs, axes)
         (decision,), divergence = _run(op.cond, [*cond_consts, *state], axes, inner)
         go = _any(decision) if batched else decision
@@ -122,26 +122,26 @@ SEVERAL = 8
 """The assumed number of iterations of a loop whose length is unknown."""
 
 
-def _any(decision: Value) -> Value:
+def _any(decision: StackedValue) -> StackedValue:
     """Under `vmap` a loop continues while any of its elements does."""
     along = list(decision.dims)
     array = decision.spread(along)
     return stacked(array.any(axis=tuple(range(len(along), array.ndim))), along)
 
 
-def _where(decision: Value, new: Any, old: Any, axes: Axes, var: Var) -> Any:
+def _where(decision: StackedValue, new: Any, old: Any, axes: Axes, var: Var) -> Any:
     """Under `vmap` an element that is done keeps its value."""
     along = _along(var.axes, axes)
     active = decision.spread(along)
     return jnp.where(active.reshape(active.shape + (1,) * (new.ndim - active.ndim)), new, old)
 
 
-def _cond(op: Cond, ins: list[Value], axes: Axes, cx: Context) -> list[Value]:
+def _cond(op: Cond, ins: list[StackedValue], axes: Axes, cx: Context) -> list[StackedValue]:
     index, *operands = ins
     watched = cx.watch.concerns([op])
 
     def branch(body: Body) -> Any:
-        def take(operands: list[Value]) -> tuple[list[Any], Divergence | None]:
+        def take(operands: list[StackedValue]) -> tuple[list[Any], Divergence | None]:
             outs, divergence = _run(body, operands, axes, cx)
             return _pack(outs, op.outs, axes), divergence if watched else None
 
@@ -157,8 +157,12 @@ def _cond(op: Cond, ins: list[Value], axes: Axes, cx: Context) -> list[Value]:
 
 
 def _run(
-    body: Body, ins: list[Value], axes: Axes, cx: Context, grown: dict[Var, Var] | None = None
-) -> tuple[list[Value], Divergence]:
+    body: Body,
+    ins: list[StackedValue],
+    axes: Axes,
+    cx: Context,
+    grown: dict[Var, Var] | None = None,
+) -> tuple[list[StackedValue], Divergence]:
     """Run a nested list in a separate trace; its divergence is returned as a value."""
     inner = dataclasses.replace(cx.fresh(), grown=grown or {})
     env: Env = dict(zip(body.ins, ins, strict=True))
@@ -168,7 +172,7 @@ def _run(
 
 
 def _divergence(
-    op: Op, decision: Value, inside: Divergence | None, cx: Context
+    op: Op, decision: StackedValue, inside: Divergence | None, cx: Context
 ) -> Divergence | None:
     """Return the divergence inside, or that of the decision here."""
     if not decision.dims or id(op) not in cx.watch.number:
@@ -191,7 +195,7 @@ def _along(varying: Any, axes: Axes) -> list[Axis]:
     return [axis for axis in axes if axis in varying]
 
 
-def _pack(values: Sequence[Value], like: Sequence[Var], axes: Axes) -> list[Any]:
+def _pack(values: Sequence[StackedValue], like: Sequence[Var], axes: Axes) -> list[Any]:
     """Return arrays of fixed shape and type: the axes of `like` in front, in the order of
     `axes`."""
     return [
@@ -200,7 +204,7 @@ def _pack(values: Sequence[Value], like: Sequence[Var], axes: Axes) -> list[Any]
     ]
 
 
-def _unpack(arrays: Sequence[Any], like: Sequence[Var], axes: Axes) -> list[Value]:
+def _unpack(arrays: Sequence[Any], like: Sequence[Var], axes: Axes) -> list[StackedValue]:
     return [stacked(array, _along(var.axes, axes)) for array, var in zip(arrays, like, strict=True)]
 
 

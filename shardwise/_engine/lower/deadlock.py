@@ -18,7 +18,7 @@ import numpy as np
 from ..._base.errors import DeadlockError, UnsupportedError
 from ..._mesh import Axis
 from ..._program import Collective, Cond, Op, While, collectives_in, walk
-from .value import Value
+from .value import StackedValue
 
 
 class Divergence(NamedTuple):
@@ -58,7 +58,7 @@ class DivergenceWatch:
         """Return whether devices may diverge in any of these operations."""
         return any(id(op) in self.number for op in walk(list(ops)))
 
-    def compare(self, op: Op, decision: Value, coords: dict[Axis, Any]) -> Divergence:
+    def compare(self, op: Op, decision: StackedValue, coords: dict[Axis, Any]) -> Divergence:
         """Return a divergence if the decision differs along any of its axes."""
         branches = decision.array.astype(jnp.int32)
         differs = jnp.any(branches != decision.first().astype(jnp.int32))
@@ -69,7 +69,9 @@ class DivergenceWatch:
         return Divergence(site, padded)
 
 
-def _place(branches: Any, scope: Sequence[Axis], decision: Value, coords: dict[Axis, Any]) -> Any:
+def _place(
+    branches: Any, scope: Sequence[Axis], decision: StackedValue, coords: dict[Axis, Any]
+) -> Any:
     """Return the branches on the whole mesh: -1 at coordinates of other iterations of a loop."""
     shape = [axis.size if axis in decision.dims else 1 for axis in scope]
     branches = branches.reshape(shape)

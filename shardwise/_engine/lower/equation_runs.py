@@ -10,7 +10,7 @@ from ... import _jax
 from ..._program import Leaf, Op, Var
 from .context import Env, read
 from .plan import BlockSum, count_uses
-from .value import Value
+from .value import StackedValue
 
 SHORTEST = 4
 """Shorter runs are traced as quickly."""
@@ -36,7 +36,7 @@ class CopiedRun:
                 # There is only one device here, so its value is the sum.
                 last = op.joint.ops[-1].outs[0] if op.joint else op.ins[0]
                 run.alias(last, op.outs[0])
-        env.update(zip(self.results, map(Value, run.apply(self.results)), strict=True))
+        env.update(zip(self.results, map(StackedValue, run.apply(self.results)), strict=True))
 
 
 def split_runs(ops: Sequence[Op], keep: Sequence[Var]) -> Iterator[CopiedRun | Sequence[Op]]:

@@ -32,7 +32,7 @@ from .context import Context, Env
 from .cost import LoopCost
 from .deadlock import Divergence, first_in, first_of
 from .plan import BlockSum, Fold, reads
-from .value import Value, stacked
+from .value import StackedValue, stacked
 
 
 @dataclasses.dataclass
@@ -74,10 +74,10 @@ class ShardLoop:
 
     def _shard(
         self, index: Any, slices: Sequence[Any], totals: list[Any] | None, batched: bool = True
-    ) -> tuple[list[Value], list[Any], Any]:
+    ) -> tuple[list[StackedValue], list[Any], Any]:
         local: Env = {**self.fixed}
         for var, array in zip(self.moving, slices, strict=True):
-            local[var] = Value(array, self.env[var].dims_without(self.axis))
+            local[var] = StackedValue(array, self.env[var].dims_without(self.axis))
         adding = self._adding(totals)
         inner = self.cx.at(self.axis, index, self.pace, self._summing(), adding, batched)
         operands = [fold.operand for fold in self.folds]
@@ -105,14 +105,14 @@ class ShardLoop:
 
     def _single(
         self, index: Any, totals: list[Any] | None = None, stacks: Sequence[Any] = ()
-    ) -> tuple[list[Value], list[Any], Any]:
+    ) -> tuple[list[StackedValue], list[Any], Any]:
         slices = [value.at(self.axis, index).array for value in self._values(stacks)]
         outs, parts, divergence = self._shard(index, slices, totals, batched=False)
         return outs, [widen(part) for part in parts], divergence
 
     def _many(
         self, start: Any, size: int, totals: list[Any] | None = None, stacks: Sequence[Any] = ()
-    ) -> tuple[list[Value], list[Any], Any]:
+    ) -> tuple[list[StackedValue], list[Any], Any]:
         whole_axis = size == self.axis.size
         dims = [self.env[v].dims[self.axis] for v in self.moving]
         blocks = [
@@ -130,14 +130,16 @@ class ShardLoop:
         outs, parts, divergence = shards(index, blocks, totals)
         return outs, parts, None if divergence is None else first_in(divergence)
 
-    def _values(self, stacks: Sequence[Any]) -> list[Value]:
+    def _values(self, stacks: Sequence[Any]) -> list[StackedValue]:
         """Return the values that differ between shards."""
         old = dict(zip(self.over.values(), stacks, strict=False))
-        return [Value(old[v], {self.axis: 0}) if v in old else self.env[v] for v in self.moving]
+        return [
+            StackedValue(old[v], {self.axis: 0}) if v in old else self.env[v] for v in self.moving
+        ]
 
     def _write(
-        self, stacks: Sequence[Any], outs: Sequence[Value], start: Any
-    ) -> tuple[list[Any], list[Value]]:
+        self, stacks: Sequence[Any], outs: Sequence[StackedValue], start: Any
+    ) -> tuple[list[Any], list[StackedValue]]:
         """Write results into their stacks at a position; return the other results."""
         results = dict(zip(self.keep, outs, strict=True))
         parts = [results.pop(var).array for var in self.over]
@@ -152,7 +154,7 @@ class ShardLoop:
 
     # --- all shards
 
-    def _all(self) -> tuple[list[Value], list[Any], Any]:
+    def _all(self) -> tuple[list[StackedValue], list[Any], Any]:
         n, size = self.axis.size, self.size
         if n == 1:
             outs, parts, divergence = self._single(np.int32(0))
@@ -166,7 +168,7 @@ class ShardLoop:
         no_divergence = self.cx.watch.no_divergence() if self.watched else None
         stacks = [self.env[old].array for old in self.over.values()]
 
-        def step(carry: Any, block: Any) -> tuple[Any, list[Value]]:
+        def step(carry: Any, block: Any) -> tuple[Any, list[StackedValue]]:
             totals, stacks, divergence = carry
             if size == 1:
                 outs, parts, new = self._single(block, totals, stacks)
@@ -178,17 +180,17 @@ class ShardLoop:
         blocks = jnp.arange(full, dtype=jnp.int32)
         (totals, stacks, divergence), outs = lax.scan(step, (start, stacks, no_divergence), blocks)
         if size > 1:
-            outs = [Value(_flat(out.array), out.dims) for out in outs]
+            outs = [StackedValue(_flat(out.array), out.dims) for out in outs]
         if remainder:
             tail, parts, new = self._many(full * size, remainder, totals, stacks)
             stacks, tail = self._write(stacks, tail, full * size)
             totals, divergence = self._add(totals, parts), _join(divergence, new)
             outs = [
-                Value(lax.concatenate([a.array, b.array], 0), a.dims)
+                StackedValue(lax.concatenate([a.array, b.array], 0), a.dims)
                 for a, b in zip(outs, tail, strict=True)
             ]
         rest, written = iter(outs), dict(zip(self.over, stacks, strict=True))
-        outs = [Value(written[var]) if var in written else next(rest) for var in self.keep]
+        outs = [StackedValue(written[var]) if var in written else next(rest) for var in self.keep]
         return outs, totals, divergence
 
     def _overwritten(self) -> dict[Var, Var]:
@@ -233,7 +235,7 @@ class ShardLoop:
             for fold, sizes in zip(self.folds, leading, strict=True)
         ]
 
-    def _finish(self, fold: Fold, total: Any) -> Value:
+    def _finish(self, fold: Fold, total: Any) -> StackedValue:
         along = self._along(fold)
         total = narrow(total, fold.op.outs[0].dtype)
         if fold.op.name != "psum_scatter":
@@ -248,8 +250,8 @@ def _join(old: Divergence | None, new: Divergence | None) -> Divergence | None:
     return old if old is None or new is None else first_of([old, new])
 
 
-def _in_front(out: Value) -> Value:
-    return Value(lax.expand_dims(out.array, (0,)), out.dims)
+def _in_front(out: StackedValue) -> StackedValue:
+    return StackedValue(lax.expand_dims(out.array, (0,)), out.dims)
 
 
 def _flat(array: Any) -> Any:

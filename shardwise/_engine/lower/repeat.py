@@ -20,7 +20,7 @@ from ..._program import Collective, Leaf, Lit, Op, Var, comparable, operation_ke
 from .context import Context, Env, read
 from .loop import ShardLoop
 from .plan import BlockSum, Stage, reads
-from .value import Value
+from .value import StackedValue
 
 Atoms = Sequence[Var | Lit]
 SHORTEST, LONGEST = 3, 300
@@ -92,7 +92,7 @@ def _run(
         run(env)
         return
 
-    def repeated(values: list[Value]) -> list[Value]:
+    def repeated(values: list[StackedValue]) -> list[StackedValue]:
         local: Env = dict(zip(ins, values, strict=True))
         run(local)
         return [local[var] for var in outs]

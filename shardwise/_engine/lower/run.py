@@ -37,7 +37,7 @@ from .plan import BlockSum, Stage, concerned, count_uses, folds, is_grown, outer
 from .recompute import move_between_stages
 from .shards_at_once import Pace, has_equal_columns, is_choosing
 from .switches import is_on
-from .value import Value, join, split, stacked
+from .value import StackedValue, join, split, stacked
 
 
 def execute(
@@ -50,7 +50,7 @@ def execute(
 
 def observe(
     body: Body, args: Sequence[Any], watch: DivergenceWatch, pace: Pace, atoms: Sequence[Atom]
-) -> tuple[list[Value], Divergence | None]:
+) -> tuple[list[StackedValue], Divergence | None]:
     """Return any values of a program on all devices."""
     if on_host() and has_equal_columns(body.ops):
         pace = dataclasses.replace(
@@ -58,7 +58,7 @@ def observe(
         )
     repeats = is_on("share_repeats") and not is_choosing()
     cx = Context(run, watch, pace, repeats={} if repeats else None)
-    env: Env = {var: Value(arg) for var, arg in zip(body.ins, args, strict=True)}
+    env: Env = {var: StackedValue(arg) for var, arg in zip(body.ins, args, strict=True)}
     axes = dict.fromkeys(axis for op in body.ops for axis in sorted(op.needs | op.meets))
     keep = [atom for atom in atoms if isinstance(atom, Var)]
     run(rewritten(body.ops, keep, watch), list(axes), env, keep, cx)
@@ -146,14 +146,16 @@ def _communicate(op: Op, axes: Sequence[Axis], env: Env, cx: Context) -> None:
     _write(op, _evaluate(op, [read(env, atom) for atom in op.ins], axes, cx), env)
 
 
-def _evaluate(op: Op, ins: list[Value], axes: Sequence[Axis], cx: Context) -> list[Value]:
+def _evaluate(
+    op: Op, ins: list[StackedValue], axes: Sequence[Axis], cx: Context
+) -> list[StackedValue]:
     with _jax.same_place(op.source):
         match op:
             case Leaf():
-                return [Value(out) for out in op.run(*(value.array for value in ins))]
+                return [StackedValue(out) for out in op.run(*(value.array for value in ins))]
             case AxisIndex(axis=axis):
                 if axis in cx.coords:
-                    return [Value(jnp.asarray(cx.coords[axis], jnp.int32))]
+                    return [StackedValue(jnp.asarray(cx.coords[axis], jnp.int32))]
                 return [stacked(jnp.arange(axis.size, dtype=jnp.int32), [axis])]
             case Split():
                 part = split(jnp.asarray(ins[0].array), op.placement)
@@ -166,29 +168,30 @@ def _evaluate(op: Op, ins: list[Value], axes: Sequence[Axis], cx: Context) -> li
             case Collective():
                 return [_apply_collective(op, ins)]
             case BlockSum():
-                return [Value(sum_block(op, [x.array for x in ins], cx.summing.get(op)))]
+                return [StackedValue(sum_block(op, [x.array for x in ins], cx.summing.get(op)))]
             case _:
                 return control(op, ins, axes, cx)
 
 
-def _apply_collective(op: Collective, ins: Sequence[Value]) -> Value:
+def _apply_collective(op: Collective, ins: Sequence[StackedValue]) -> StackedValue:
     """Apply a collective to the stacked values of all devices."""
     rule = _collectives.RULES[op.name]
     count = 1
     for axis in op.axes:
         count *= axis.size
     ins = [
-        x if isinstance(x.array, jax.Array) else Value(jnp.asarray(x.array), x.dims) for x in ins
+        x if isinstance(x.array, jax.Array) else StackedValue(jnp.asarray(x.array), x.dims)
+        for x in ins
     ]
     if rule.same and all(axis.size == 1 for axis in op.scope):
         # On a single device XLA removes it.
         return reduce(lambda x, axis: x.at(axis, 0), op.axes, ins[0])
     if rule.same and op.groups is None and not any(axis in ins[0].dims for axis in op.axes):
-        return Value(rule.same(ins[0].array, count), ins[0].dims)
+        return StackedValue(rule.same(ins[0].array, count), ins[0].dims)
     other_axes = list(dict.fromkeys(axis for x in ins for axis in x.dims if axis not in op.axes))
     leading = tuple(axis.size for axis in other_axes)
 
-    def stack(x: Value) -> Any:
+    def stack(x: StackedValue) -> Any:
         array = x.spread([*other_axes, *op.axes])
         return reshaped(array, (*leading, count, *array.shape[len(leading) + len(op.axes) :]))
 
@@ -205,7 +208,7 @@ def _apply_collective(op: Collective, ins: Sequence[Value]) -> Value:
     return stacked(out, [*other_axes, *op.axes])
 
 
-def _write(op: Op, outs: Sequence[Value], env: Env) -> None:
+def _write(op: Op, outs: Sequence[StackedValue], env: Env) -> None:
     env.update(zip(op.outs, outs, strict=True))
 
 

@@ -22,18 +22,18 @@ from ..._mesh import Axis, Placement
 
 
 @dataclasses.dataclass(frozen=True)
-class Value:
+class StackedValue:
     """An array, and which of its dimensions run along a mesh axis."""
 
     array: Any
     dims: Mapping[Axis, int] = dataclasses.field(default_factory=dict)
 
-    def at(self, axis: Axis, index: Any) -> Value:
+    def at(self, axis: Axis, index: Any) -> StackedValue:
         """Return the value at one coordinate."""
         if axis not in self.dims:
             return self
         array = lax.dynamic_index_in_dim(self.array, index, self.dims[axis], keepdims=False)
-        return Value(array, self.dims_without(axis))
+        return StackedValue(array, self.dims_without(axis))
 
     def block(self, axis: Axis, start: Any, size: int) -> Any:
         """Return the arrays of `size` coordinates from `start` on; the dimension stays in place."""
@@ -64,19 +64,21 @@ class Value:
 
 
 jax.tree_util.register_pytree_node(
-    Value,
+    StackedValue,
     lambda value: ((value.array,), tuple(sorted(value.dims.items()))),
-    lambda dims, children: Value(children[0], dict(dims)),
+    lambda dims, children: StackedValue(children[0], dict(dims)),
 )
 
 
-def stacked(array: Any, axes: Sequence[Axis], dims: Mapping[Axis, int] | None = None) -> Value:
+def stacked(
+    array: Any, axes: Sequence[Axis], dims: Mapping[Axis, int] | None = None
+) -> StackedValue:
     """Return a value for an array with `axes` in front, and the other axes at `dims`."""
     shifted = {axis: d + len(axes) for axis, d in (dims or {}).items()}
-    return Value(array, {axis: i for i, axis in enumerate(axes)} | shifted)
+    return StackedValue(array, {axis: i for i, axis in enumerate(axes)} | shifted)
 
 
-def split(array: Any, place: Placement) -> Value:
+def split(array: Any, place: Placement) -> StackedValue:
     """Return a global array as the parts of all devices: a reshape, no copy."""
     shape: list[int] = []
     dims: dict[Axis, int] = {}
@@ -86,10 +88,10 @@ def split(array: Any, place: Placement) -> Value:
             shape.append(axis.size)
             size //= axis.size
         shape.append(size)
-    return Value(reshaped(array, shape), dims)
+    return StackedValue(reshaped(array, shape), dims)
 
 
-def join(value: Value, place: Placement) -> Value:
+def join(value: StackedValue, place: Placement) -> StackedValue:
     """Join the parts of all devices into one array; axes not in `place` stay as they are."""
     joined_axes = [axis for axes in place for axis in axes]
     if not joined_axes and not value.dims:

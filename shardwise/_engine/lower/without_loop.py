@@ -20,7 +20,7 @@ from ..._program import Join, Leaf, Lit, Op, Var
 from ..._program.primitives import of
 from .context import Env, read
 from .plan import Stage, count_uses
-from .value import Value, stacked
+from .value import StackedValue, stacked
 
 SMALL = 1 << 20
 """Bytes that a stage may use for all devices together besides its inputs and outputs."""
@@ -72,20 +72,22 @@ def run(stage: Stage, env: Env) -> None:
             env[op.outs[0]] = _apply(op, [read(env, atom) for atom in op.ins])
 
 
-def _apply(op: Leaf, ins: Sequence[Value]) -> Value:
+def _apply(op: Leaf, ins: Sequence[StackedValue]) -> StackedValue:
     if of(op.name).pointwise:
         arrays, dims = _aligned(op.outs[0].shape, ins)
-        return Value(_bind(op, op.params, arrays), dims)
+        return StackedValue(_bind(op, op.params, arrays), dims)
     axes = list(dict.fromkeys(axis for x in ins for axis in x.dims))
     leading = tuple(axis.size for axis in axes)
     params = op.params | MOVING[op.name](op.params, leading)
     return stacked(_bind(op, params, [x.spread(axes) for x in ins]), axes)
 
 
-def _aligned(shape: tuple[int, ...], ins: Sequence[Value]) -> tuple[list[Any], Mapping[Axis, int]]:
+def _aligned(
+    shape: tuple[int, ...], ins: Sequence[StackedValue]
+) -> tuple[list[Any], Mapping[Axis, int]]:
     """Give operands one layout, except scalars beside arrays."""
 
-    def is_number(x: Value) -> bool:
+    def is_number(x: StackedValue) -> bool:
         return shape != () and not x.dims and np.shape(x.array) == ()
 
     full = [x for x in ins if not is_number(x)]
@@ -95,7 +97,7 @@ def _aligned(shape: tuple[int, ...], ins: Sequence[Value]) -> tuple[list[Any], M
     axes = list(dict.fromkeys(axis for x in ins for axis in x.dims))
     leading = tuple(axis.size for axis in axes)
 
-    def align(x: Value) -> Any:
+    def align(x: StackedValue) -> Any:
         if is_number(x):
             return x.array
         array = x.spread(axes)

@@ -62,5 +62,6 @@ from .work import TooLate as TooLate
 from .work import TooMuch as TooMuch
 from .work import at_most as at_most
 from .work import late as late
+from .work import remaining as remaining
 from .work import step as step
 from .work import within as within

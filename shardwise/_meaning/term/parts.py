@@ -58,6 +58,8 @@ def reduce(name: str, x: Scaled, axes: Iterable[int]) -> Scaled:
         before = _before_reshape(t, axes)
         if before is not None:
             return reshape(reduce(name, (coef, t.kids[0][1]), before), shape)
+    if t.op == "loop" and isinstance(t.params[0], tuple) and axes != {t.params[0][1]}:
+        return _reduce_each_turn(name, x, axes)
     nests = name == "sum" or (name in ("max", "min") and coef > 0) or coef == 1
     if t.op == f"reduce_{name}" and nests:
         inside = t.kids[0][1]
@@ -67,6 +69,23 @@ def reduce(name: str, x: Scaled, axes: Iterable[int]) -> Scaled:
     outside = coef if name == "sum" else 1
     inner = (1, t) if name == "sum" else (coef, t)
     return outside, make(f"reduce_{name}", tuple(sorted(axes)), (inner,), shape)
+
+
+def _reduce_each_turn(name: str, x: Scaled, axes: set[int]) -> Scaled:
+    """Reduce what a loop stacks: the other dimensions are reduced in each iteration.
+
+    So one form stands for a sum within a loop and for a sum of what the loop returns.
+    """
+    coef, t = x
+    (carried, at), outs, *settings = t.params
+    factor, stacked = t.kids[outs - 1]
+    kept = [d for d in range(len(t.shape)) if d == at or d not in axes]
+    inside = [d - (d > at) for d in axes if d != at]
+    coef, stacked = reduce(name, (tidy(coef * factor), stacked), inside)
+    kids = (*t.kids[: outs - 1], (1, stacked), *t.kids[outs:])
+    params = ((carried, kept.index(at)), outs, *settings)
+    result = coef, make("loop", params, kids, tuple(t.shape[d] for d in kept))
+    return reduce(name, result, {kept.index(at)} if at in axes else ())
 
 
 def _before_reshape(t: Term, axes: set[int]) -> list[int] | None:

@@ -73,6 +73,12 @@ def late() -> bool:
     return deadline is not None and time.monotonic() > deadline.at
 
 
+def remaining() -> float:
+    """Return the seconds until the deadline."""
+    deadline = _DEADLINE.get()
+    return float("inf") if deadline is None else deadline.at - time.monotonic()
+
+
 @contextlib.contextmanager
 def step() -> Iterator[None]:
     """Run what cannot be interrupted, such as compiling; raise `TooLate` if it would end too late.

@@ -30,7 +30,7 @@ MOST = 200
 """How many notes of one kind are kept."""
 
 
-class Seen:
+class Observations:
     """What a solution was seen to do."""
 
     def __init__(self) -> None:
@@ -59,12 +59,12 @@ class Watching:
     """The hooks of one process: what they note goes to the run that is under way."""
 
     def __init__(self, job: Mapping[str, Any]):
-        self.seen = Seen()
+        self.seen = Observations()
         self.wide = Widening(job.get("replace"))
 
-    def begin(self) -> Seen:
+    def begin(self) -> Observations:
         """A new run begins, with nothing seen yet."""
-        self.seen = Seen()
+        self.seen = Observations()
         return self.seen
 
 

@@ -22,7 +22,7 @@ from ..._base.errors import ShardwiseError, explain_error, require
 from . import wire
 from .runs import PRINTED, Going, Limits, Ran, Stream
 from .walls import ALL, Walls, landlock, seccomp, words
-from .walls.view import View
+from .walls.view import ReadablePaths
 
 STARTING = 120.0
 """Seconds that importing JAX may take."""
@@ -63,7 +63,7 @@ class Sandbox:
     def hide(self, folder: Path) -> None:
         """Keep a folder out of sight, should solutions be able to read it otherwise."""
         path = os.path.realpath(folder)
-        if View.of_this_python(self._hidden).covers(path):
+        if ReadablePaths.of_this_python(self._hidden).covers(path):
             self._hidden = (*self._hidden, path)
             self.close()
 
@@ -105,7 +105,7 @@ class Sandbox:
         require("flax", "shardwise practice")
         self.close()
         self._base = tempfile.TemporaryDirectory(prefix="shardwise-practice-")
-        view = View.of_this_python(self._hidden)
+        view = ReadablePaths.of_this_python(self._hidden)
         ours, theirs = socket.socketpair()
         with _proc() as proc:
             settings = {

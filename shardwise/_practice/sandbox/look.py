@@ -7,7 +7,7 @@ from typing import Any
 
 from ..._analysis.fixes import check
 from ..._analysis.inspect import Inspection, inspect
-from ..._analysis.inspect.record import Recorder
+from ..._analysis.inspect.record import StepRecorder
 from ..._base.errors import text_of
 from . import hooks
 
@@ -79,7 +79,7 @@ def _by_parts(
     steps = []
     for traced, values in on.seen.programs[:4]:
         try:
-            steps += Recorder(traced).record(values)
+            steps += StepRecorder(traced).record(values)
         except Exception:
             continue
     return Inspection("the solution", dict(sizes), tuple(steps)) if steps else None

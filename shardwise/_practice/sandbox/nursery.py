@@ -27,7 +27,7 @@ import warnings
 from typing import Any
 
 from .walls import Confinement, namespaces
-from .walls.view import WORK, View
+from .walls.view import WORK, ReadablePaths
 
 HEAVY = (
     "flax.linen",
@@ -167,7 +167,7 @@ def _confine(settings: dict[str, Any]) -> tuple[str, Confinement | None]:
     without, base = settings["without"], settings["base"]
     if sys.platform != "linux":
         return base, None
-    view = View(tuple(settings["readable"]), tuple(settings["hidden"]))
+    view = ReadablePaths(tuple(settings["readable"]), tuple(settings["hidden"]))
     made = settings["namespaces"]
     if not made and "unshare" not in without:
         with contextlib.suppress(OSError):

@@ -136,7 +136,7 @@ def facts(text: str) -> dict[str, Any]:
         }
         for one in summary.shard_maps
     ]
-    return {**hooks.Seen().facts(), "shard_maps": maps}
+    return {**hooks.Observations().facts(), "shard_maps": maps}
 
 
 def _collective(name: str) -> dict[str, Any]:

@@ -41,7 +41,7 @@ class Malformed(ValueError):
     """An answer that the judge's own code would not have written."""
 
 
-class Other:
+class NonArray:
     """Something that is no array: only its kind is known."""
 
     def __init__(self, kind: str):
@@ -75,7 +75,7 @@ def pack(value: Any) -> Any:
 
 
 def unpack(data: Any, depth: int = DEPTH) -> Any:
-    """Return the value again, `Other` for what is no array; raise Malformed for anything else."""
+    """Return the value again, `NonArray` for what is no array; raise Malformed otherwise."""
     _demand(isinstance(data, dict) and depth > 0)
     if "dict" in data:
         return table(lambda one: unpack(one, depth - 1))(data["dict"])
@@ -84,7 +84,7 @@ def unpack(data: Any, depth: int = DEPTH) -> Any:
     if "array" in data:
         return _array(data)
     if "other" in data:
-        return Other(text(200)(data["other"]))
+        return NonArray(text(200)(data["other"]))
     _demand(data.get("none") is True)
     return None
 

@@ -1,23 +1,7 @@
 (function () {
   "use strict";
-  var get = function (id) { return document.getElementById(id); };
-  var make = function (tag, words, kind) {
-    var made = document.createElement(tag);
-    if (words !== undefined && words !== null) made.textContent = words;
-    if (kind) made.className = kind;
-    return made;
-  };
   var state = null, open = null, chosen = false;
 
-  var theme = get("theme");
-  var dark = window.matchMedia("(prefers-color-scheme: dark)").matches;
-  var label = function () { theme.textContent = dark ? "Light" : "Dark"; };
-  label();
-  theme.addEventListener("click", function () {
-    dark = !dark;
-    document.documentElement.dataset.theme = dark ? "dark" : "light";
-    label();
-  });
   get("menu").addEventListener("click", function () {
     var shown = get("list").classList.toggle("open");
     get("menu").setAttribute("aria-expanded", String(shown));
@@ -63,7 +47,7 @@
     // Made from Markdown by the server, which escapes everything that it does not write itself.
     text.innerHTML = one.statement;
     box.appendChild(text);
-    if (one.hints.length) box.appendChild(make("p", one.about_hints, "soft"));
+    if (one.hints.length) box.appendChild(make("p", one.about_hints, "sw-muted"));
     one.hints.forEach(function (hint) {
       var made = make("div", null, "hint");
       made.innerHTML = hint;
@@ -103,7 +87,7 @@
       });
       made.appendChild(line);
     });
-    var scroll = make("div", null, "scroll");
+    var scroll = make("div", null, "sw-scroll");
     scroll.appendChild(made);
     return scroll;
   };
@@ -127,11 +111,11 @@
       // The last verdict stays until there is another: the learner is still reading it.
       if (!found) return;
       box.classList.add("before");
-      box.appendChild(make("p", "The last verdict:", "soft"));
+      box.appendChild(make("p", "The last verdict:", "sw-muted"));
     }
     if (!found) {
       box.appendChild(make("h2", one.solved ? "Solved" : "Not judged yet"));
-      box.appendChild(make("p", "Save " + one.file + " in your editor, and the verdict appears here.", "soft"));
+      box.appendChild(make("p", "Save " + one.file + " in your editor, and the verdict appears here.", "sw-muted"));
       if (one.solved) box.classList.add("right");
       return;
     }
@@ -153,7 +137,7 @@
       fall.appendChild(words(found.pitfall.text));
       box.appendChild(fall);
     }
-    if (found.line) box.appendChild(make("p", "Line " + found.line.number + ":  " + found.line.text, "soft"));
+    if (found.line) box.appendChild(make("p", "Line " + found.line.number + ":  " + found.line.text, "sw-muted"));
     found.held.forEach(function (value) {
       var held = make("div", null, "held");
       held.appendChild(make("h3", value.value + (found.held_on ? ", on " + found.held_on : "")));
@@ -183,7 +167,7 @@
     var here = one.verdict && one.verdict.line ? one.verdict.line.number : 0;
     box.textContent = "";
     box.appendChild(make("h3", "Your file, as it is on disk: " + one.path));
-    var code = make("pre");
+    var code = make("pre", null, "sw-source");
     one.source.forEach(function (line) {
       var row = make("span", null, line[0] === here ? "here" : "");
       row.appendChild(make("b", line[0]));

@@ -35,11 +35,13 @@ POLICY = (
     "frame-ancestors 'none'"
 )
 
+VERDICTS = {"good": ("#1a7f37", "#57c878"), "bad": ("#b4232c", "#ff8d86")}
+"""The colours of right and wrong, light and dark."""
 
 MARKDOWN = MarkdownIt("commonmark", {"html": False})
 
 
-class Live:
+class LiveWorkshop:
     """The workshop behind the page: looks at the folder, judges, and notifies the open pages."""
 
     def __init__(self, shop: Workshop):
@@ -166,7 +168,7 @@ class Server(ThreadingHTTPServer):
     daemon_threads = True
     allow_reuse_address = False
 
-    def __init__(self, live: Live, port: int):
+    def __init__(self, live: LiveWorkshop, port: int):
         super().__init__(("127.0.0.1", port), Handler)
         self.live = live
         self.token = secrets.token_urlsafe(24)
@@ -294,14 +296,15 @@ class Handler(BaseHTTPRequestHandler):
 
 def page() -> str:
     """The page, with its style and its script inside."""
-    return environment(Path(__file__).parent).get_template("page.html").render(version=__version__)
+    templates = environment(Path(__file__).parent, VERDICTS)
+    return templates.get_template("page.html").render(version=__version__)
 
 
 def serve(shop: Workshop, port: int, browser: bool, say: Callable[[str], None]) -> None:
     """Serve the page until Ctrl-C."""
     from ..._base.errors import ShardwiseError, explain_error
 
-    live = Live(shop)
+    live = LiveWorkshop(shop)
     try:
         server = Server(live, port)
     except OSError as error:

@@ -25,6 +25,7 @@ from ..._base.errors import (
     ShardwiseError,
 )
 from ..._base.progress import Progress, Snapshot, choose_view
+from ..._jax.failures import is_out_of_memory
 from ..hosts import others
 from .arguments import check_batch, check_function, names_of, open_data
 from .data.source import DataSource
@@ -37,7 +38,7 @@ from .reduce.plan import MetricsPlan
 from .reduce.totals import ObjectTotal, Total
 from .result import Evaluation
 from .spans import Span, cut, join
-from .step.memory import choose_batch, is_out_of_memory, largest_useful, too_large
+from .step.memory import choose_batch, largest_useful, too_large
 from .step.program import Compiled, Function, bind, compile_step, plan
 from .step.rounds import compute as run_steps
 from .step.state import place

@@ -21,6 +21,7 @@ from ... import _jax
 from ..._base.calls import public
 from ..._base.errors import ShardwiseError
 from ..._base.version import __version__
+from ..._jax.failures import is_duplicate_process, is_join_timeout
 from . import others, signals
 from .find import Seat, find_seat
 
@@ -225,15 +226,12 @@ def _await_coordinator(seat: Seat, limit: int) -> None:
 
 
 def _not_joined(seat: Seat, limit: int, error: Exception) -> ShardwiseError:
-    text = str(error).strip()
-    lines = text.splitlines() or [type(error).__name__]
-    timed_out = "DEADLINE_EXCEEDED" in text or "imed out" in text
-    duplicate = "ALREADY_EXISTS" in text or "different incarnation" in text
+    lines = str(error).strip().splitlines() or [type(error).__name__]
     problem = (
         f"not all of the {seat.processes} processes joined within {limit} s"
-        if timed_out
+        if is_join_timeout(error)
         else f"another process {seat.process} has joined already"
-        if duplicate
+        if is_duplicate_process(error)
         else lines[0]
     )
     return ShardwiseError(

@@ -17,10 +17,9 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-import jax
-
 from ... import _jax
 from ..._base.errors import PeerError, text_of
+from ..._jax.failures import is_connection_lost, is_deadline
 from ..launch import report
 from .news import EVERY, ROOT, News, Section
 
@@ -97,18 +96,6 @@ def describe_failure(error: BaseException, where: str = "") -> str:
         return f"process {index()} on {_host()} was interrupted or exited{place}"
     text = f"{type(error).__name__}: {text_of(error)}".strip()[:2000]
     return f"process {index()} on {_host()} failed{place}: {text}"
-
-
-def is_connection_lost(error: BaseException) -> bool:
-    """Return whether this is an error of a collective whose connection to a process broke."""
-    text = text_of(error)
-    return isinstance(error, jax.errors.JaxRuntimeError | ValueError | RuntimeError) and (
-        ("Gloo" in text and ("failed" in text or "closed" in text.lower()))
-        or "Connection reset by peer" in text
-        or "Connection closed by peer" in text
-        or "NCCL operation" in text
-        or "ncclRemoteError" in text
-    )
 
 
 def _name(where: str) -> str:
@@ -210,7 +197,7 @@ def _wait(key: str, of: int, where: str) -> bytes:
         try:
             return client.blocking_key_value_get_bytes(key, int(EVERY * 1000))
         except Exception as error:
-            if "DEADLINE_EXCEEDED" not in str(error):
+            if not is_deadline(error):
                 raise news().lost(error) from error
             if ended:
                 raise news().missed(of, where) from None

@@ -12,9 +12,9 @@ import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from ..._base.error_texts import CONNECTION_LOST
 from .events import Exited, Lost, Reported, describe_exit, exit_code
 
-_BROKEN = ("Connection closed by peer", "Connection reset by peer", "ncclRemoteError")
 _SHOWN = 20
 """The maximum number of lines of standard error in a report."""
 _PEER = 77  # the exit code of a process that was ended because another one failed
@@ -115,7 +115,7 @@ def rank(event: Evidence) -> int:
     if isinstance(event, Lost):
         return 1
     if isinstance(event, Reported):
-        broken = any(phrase in event.words for phrase in _BROKEN)
+        broken = any(phrase in event.words for phrase in CONNECTION_LOST)
         return 1 if event.left else 3 if event.peer else FOLLOWS if broken else 0
     if event.code == -signal.SIGABRT:
         return FOLLOWS

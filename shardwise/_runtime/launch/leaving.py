@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection
 
+from ..._base.error_texts import BARRIER_FAILED
 from ..._base.errors import explain_error
 from .events import Ended, Exited
 from .failure import Evidence, Failure, is_known
@@ -19,8 +20,6 @@ NOTICE = 30.0
 
 AGAIN = 4.0
 """The factor by which the time to the next message grows."""
-
-_BARRIER = "Shutdown barrier has failed"
 
 
 class Leavers:
@@ -53,7 +52,7 @@ class Leavers:
     def blamed(self, evidence: list[Evidence]) -> Failure | None:
         """Return the failure if JAX gave up waiting at the end of the script; None otherwise."""
         late = set(range(self._total)) - self._hosts.keys()
-        gave_up = any(isinstance(e, Exited) and _BARRIER in e.words for e in evidence)
+        gave_up = any(isinstance(e, Exited) and BARRIER_FAILED in e.words for e in evidence)
         if not (gave_up and late and self._hosts) or is_known(evidence):
             return None
         first, host = next(iter(self._hosts.items()))

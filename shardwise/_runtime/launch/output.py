@@ -10,6 +10,8 @@ import threading
 from pathlib import Path
 from typing import IO, Any
 
+from ..._base.error_texts import GLOO_CONNECTED
+
 _COLOURS = (36, 33, 35, 32, 34, 96, 93, 95)
 _TAIL = 200
 """The number of lines of standard error to keep per process: the error may be far from the end,
@@ -18,10 +20,7 @@ _WIDTH = 2000
 """The maximum number of characters of a line in a failure report."""
 _FRAME = "    @  "
 """The start of a frame in a native stack trace: dozens follow an error and would displace it."""
-_GREETING = re.compile(
-    rb"\[Gloo\] Rank \d+ is connected to (\d+) peer ranks?\. "
-    rb"Expected number of connected peer ranks is : (\d+)\s*"
-)
+_GREETING = re.compile(GLOO_CONNECTED.encode())
 
 
 def _is_greeting(line: bytes) -> bool:

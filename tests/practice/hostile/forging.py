@@ -115,7 +115,7 @@ FORGED = {
     ),
     "the facts patched": (
         FORGE + "from shardwise._practice.sandbox import hooks\n"
-        "hooks.Seen.facts = lambda self: facts()\n" + HONEST_SUM
+        "hooks.Observations.facts = lambda self: facts()\n" + HONEST_SUM
     ),
     "the writer patched": (
         FORGE + "real = json.dumps\n"
@@ -127,9 +127,9 @@ FORGED = {
     "the notes filled": (
         FORGE + "def shard_map_psum(x):\n"
         "    import gc\n"
-        "    from shardwise._practice.sandbox.hooks import Seen\n"
+        "    from shardwise._practice.sandbox.hooks import Observations\n"
         "    for o in gc.get_objects():\n"
-        "        if isinstance(o, Seen): o.maps.extend(facts()['shard_maps'])\n"
+        "        if isinstance(o, Observations): o.maps.extend(facts()['shard_maps'])\n"
         "    return x.sum()\n"
     ),
     "the comparison patched": (

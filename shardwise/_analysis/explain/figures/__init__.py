@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 from ...._base.errors import ShardwiseError, explain_error
 from .. import units
-from ..facts import Facts
+from ..facts import ReportData
 from . import charts, mesh, program
 from .draw import Drawing
 
-FIGURES: dict[str, Callable[[Facts], Drawing]] = {
+FIGURES: dict[str, Callable[[ReportData], Drawing]] = {
     "mesh": mesh.figure,
     "program": program.figure,
     "traffic": charts.traffic,
@@ -23,7 +23,7 @@ ZOOM = 3
 """Pixels of a PNG per unit of a drawing, for sharp print."""
 
 
-def draw(report: Facts, figure: str) -> Drawing:
+def draw(report: ReportData, figure: str) -> Drawing:
     """Draw one figure of a report.
 
     Raises:
@@ -54,12 +54,12 @@ def draw(report: Facts, figure: str) -> Drawing:
     return drawing
 
 
-def svg(report: Facts, figure: str) -> str:
+def svg(report: ReportData, figure: str) -> str:
     """Return a figure as a standalone SVG file."""
     return draw(report, figure).standalone()
 
 
-def png(report: Facts, figure: str) -> bytes:
+def png(report: ReportData, figure: str) -> bytes:
     """Return a figure as a PNG; needs the extra `png`.
 
     Raises:

@@ -10,13 +10,13 @@ from collections.abc import Sequence
 
 from .. import units
 from ..data import Memory, Scaling, ScalingPoint, Traffic
-from ..facts import Facts
+from ..facts import ReportData
 from .draw import Drawing, axis_color, axis_colors
 
 WIDTH = 360
 
 
-def traffic(report: Facts) -> Drawing:
+def traffic(report: ReportData) -> Drawing:
     """Draw what one device sends along each axis: bars of time if known, else of bytes."""
     rows = report.traffic
     title = f"Sent by one device, by mesh axis: {units.size(report.bytes_sent)}"
@@ -44,7 +44,7 @@ def _amount(one: Traffic) -> str:
     return f"{time}; {sent} of the bytes"
 
 
-def _axis(drawing: Drawing, report: Facts, one: Traffic, y: float) -> None:
+def _axis(drawing: Drawing, report: ReportData, one: Traffic, y: float) -> None:
     name = units.axes(one.axes)
     bytes_, share = units.size(one.bytes), units.share(one.share)
     if one.seconds is None:
@@ -67,7 +67,7 @@ def _axis(drawing: Drawing, report: Facts, one: Traffic, y: float) -> None:
 # --- memory
 
 
-def memory(report: Facts) -> Drawing:
+def memory(report: ReportData) -> Drawing:
     """Draw the memory of one device: arguments, results, the peak and its parts, and a timeline."""
     usage = report.memory
     words = (
@@ -97,7 +97,7 @@ def _bar_head(drawing: Drawing, y: float, name: str, bytes_: int) -> None:
     drawing.rect(0, y + 23, WIDTH, 10, "fill")
 
 
-def _segments(drawing: Drawing, y: float, report: Facts, scale: float) -> None:
+def _segments(drawing: Drawing, y: float, report: ReportData, scale: float) -> None:
     """Draw the values live at the peak, the arguments first."""
     paths = {value.path for value in report.arguments}
     live = sorted(report.memory.live, key=lambda value: value.what not in paths)
@@ -149,7 +149,7 @@ PLOT = (40, 12, WIDTH - 10, 190)
 """Left, top, right and bottom of the plot."""
 
 
-def scaling(report: Facts) -> Drawing:
+def scaling(report: ReportData) -> Drawing:
     """Draw the parallel efficiency as each axis grows with the same work per device."""
     curves = report.cost.scaling if report.cost else ()
     title = "Efficiency as a mesh axis grows"
@@ -190,7 +190,7 @@ def _y(efficiency: float) -> float:
     return bottom - (bottom - top) * efficiency
 
 
-def _curve(drawing: Drawing, report: Facts, curve: Scaling, sizes: Sequence[int]) -> None:
+def _curve(drawing: Drawing, report: ReportData, curve: Scaling, sizes: Sequence[int]) -> None:
     """Draw a band from no overlap to full overlap, and a dot at the size of the mesh."""
     color = axis_color(report.mesh, curve.axis)
     low = [(_x(p.size, sizes), _y(p.efficiency)) for p in curve.points]

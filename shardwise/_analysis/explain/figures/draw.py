@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 
 from ...._base.pages import COLORS as COLORS
 from ..data import MeshAxis
-from ..facts import Facts
+from ..facts import ReportData
 
 AXES = 6
 """The number of axes with a colour of their own; then colours repeat."""
@@ -35,12 +35,12 @@ def axis_color(axes: Sequence[MeshAxis], name: str) -> str:
     return f"axis{order.index(name) % AXES}" if name in order else "soft"
 
 
-def axis_colors(report: Facts, names: Sequence[str]) -> list[str]:
+def axis_colors(report: ReportData, names: Sequence[str]) -> list[str]:
     """Return the colours of a collective: one for each of its axes."""
     return [axis_color(report.mesh, name) for name in names] or ["soft"]
 
 
-def axes_used(report: Facts) -> list[tuple[str, str]]:
+def axes_used(report: ReportData) -> list[tuple[str, str]]:
     """Return the colours and names of the mesh axes that collectives use."""
     names = dict.fromkeys(name for use in report.collectives for name in use.axes)
     return [(axis_color(report.mesh, name), name) for name in names]

@@ -11,7 +11,7 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 
 from ..data import MeshAxis
-from ..facts import Facts
+from ..facts import ReportData
 from .draw import Drawing, axis_color
 
 WIDTH = 260
@@ -76,7 +76,7 @@ class Grid:
         return max(18.0, min(self.cell, 26.0))
 
 
-def empty_grid(report: Facts, title: str, description: str) -> tuple[Drawing, Grid]:
+def empty_grid(report: ReportData, title: str, description: str) -> tuple[Drawing, Grid]:
     """Return a drawing with the names and coordinates of the axes, and the grid to fill."""
     grid = _grid(report.mesh)
     bottom = HEAD + grid.rows[-1].offset + grid.high
@@ -181,7 +181,7 @@ def _tick(place: Place, axes: list[MeshAxis]) -> str:
     return ".".join(str(place.at[axis.name]) for axis in axes)
 
 
-def coordinates(report: Facts, at: dict[str, int]) -> str:
+def coordinates(report: ReportData, at: dict[str, int]) -> str:
     """Format the coordinates of a device: `data 3, model 0`."""
     return ", ".join(f"{axis.name} {at[axis.name]}" for axis in report.mesh) or "the one device"
 

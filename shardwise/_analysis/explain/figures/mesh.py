@@ -10,8 +10,8 @@ import textwrap
 from collections.abc import Sequence
 
 from .. import units
-from ..data import Held
-from ..facts import Facts
+from ..data import ArrayLayout
+from ..facts import ReportData
 from .draw import Drawing, letters, part_color
 from .grid import WIDTH, Part, coordinates, empty_grid, label
 
@@ -22,10 +22,10 @@ class Layout:
 
     split: tuple[tuple[str, ...], ...]
     """The mesh axes of each dimension that is split, the slowest first."""
-    arguments: tuple[Held, ...]
-    results: tuple[Held, ...]
+    arguments: tuple[ArrayLayout, ...]
+    results: tuple[ArrayLayout, ...]
 
-    def words(self, report: Facts) -> str:
+    def words(self, report: ReportData) -> str:
         """Describe the layout in a sentence."""
         sizes = {axis.name: axis.size for axis in report.mesh}
 
@@ -51,9 +51,9 @@ class Layout:
         return tuple(index)
 
 
-def layouts(report: Facts) -> list[Layout]:
+def layouts(report: ReportData) -> list[Layout]:
     """Return the layouts of all arrays, in order of first use."""
-    rows: dict[tuple[tuple[str, ...], ...], tuple[list[Held], list[Held]]] = {}
+    rows: dict[tuple[tuple[str, ...], ...], tuple[list[ArrayLayout], list[ArrayLayout]]] = {}
     for place, arrays in enumerate((report.arguments, report.results)):
         for array in arrays:
             split = tuple(tuple(names) for names in array.spec if names)
@@ -61,7 +61,7 @@ def layouts(report: Facts) -> list[Layout]:
     return [Layout(split, tuple(ins), tuple(outs)) for split, (ins, outs) in rows.items()]
 
 
-def devices(report: Facts) -> Drawing:
+def devices(report: ReportData) -> Drawing:
     """Draw the devices with their numbers."""
     sizes = {axis.name: axis.size for axis in report.mesh}
 
@@ -82,7 +82,7 @@ def devices(report: Facts) -> Drawing:
     return drawing
 
 
-def shards(report: Facts, layout: Layout) -> Drawing:
+def shards(report: ReportData, layout: Layout) -> Drawing:
     """Draw which part of its arrays each device holds."""
     sizes = {axis.name: axis.size for axis in report.mesh}
     paths = [array.path for array in (*layout.arguments, *layout.results)]
@@ -104,7 +104,7 @@ def shards(report: Facts, layout: Layout) -> Drawing:
     return drawing
 
 
-def figure(report: Facts) -> Drawing:
+def figure(report: ReportData) -> Drawing:
     """Draw the devices, and a grid for each layout with the names of its arrays."""
     all_layouts = layouts(report)
     panels = [
@@ -133,7 +133,7 @@ def figure(report: Facts) -> Drawing:
     return drawing
 
 
-def _caption(layout: Layout, report: Facts) -> list[tuple[str, str]]:
+def _caption(layout: Layout, report: ReportData) -> list[tuple[str, str]]:
     """Return the lines below a grid with their colours: the layout and the array names."""
     head, _, tail = layout.words(report).partition("; ")
     lines = [(line, "ink") for line in textwrap.wrap(head, letters(WIDTH, 11))]

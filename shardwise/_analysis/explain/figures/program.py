@@ -13,8 +13,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from .. import units
-from ..data import CollectiveUse, Holding, Redundant, Step
-from ..facts import Facts, Launch
+from ..data import CollectiveUse, Holding, ProgramPart, Redundant
+from ..facts import Launch, ReportData
 from .draw import Drawing, axes_used, axis_colors
 
 ROWS = 160
@@ -36,7 +36,7 @@ LEFT = 74
 class Entry:
     """A part of the program as it is drawn."""
 
-    step: Step
+    step: ProgramPart
     """The step; the first one of several collectives."""
     launch: Launch | None = None
     uses: tuple[CollectiveUse, ...] = ()
@@ -88,13 +88,13 @@ class Entry:
         return f"cond, one of {len(step.bodies)} branches"
 
 
-def outline(report: Facts) -> tuple[Entry, ...]:
+def outline(report: ReportData) -> tuple[Entry, ...]:
     """Return the structure of the program as it is drawn."""
     return _Outline(report).entries(report.steps, 1)
 
 
 class _Outline:
-    def __init__(self, report: Facts):
+    def __init__(self, report: ReportData):
         self.report = report
         self.launches = {i: launch for launch in report.launches for i in launch.collectives}
         self.most = max((self.weight(launch) for launch in self.launches.values()), default=0)
@@ -104,7 +104,7 @@ class _Outline:
         """Return what a bar shows: the time if it is known, else the bytes."""
         return launch.total_bytes if launch.seconds is None else launch.seconds
 
-    def entries(self, steps: Sequence[Step], times: int) -> tuple[Entry, ...]:
+    def entries(self, steps: Sequence[ProgramPart], times: int) -> tuple[Entry, ...]:
         rows = list(self._each(steps, times))
         # A single small entry is not merged: the line that replaces it would take as much room.
         groups = ((key, list(group)) for key, group in itertools.groupby(rows, self._is_small))
@@ -114,7 +114,7 @@ class _Outline:
             for entry in ([self._folded(group)] if small and len(group) > 1 else group)
         )
 
-    def _each(self, steps: Sequence[Step], times: int) -> Iterator[Entry]:
+    def _each(self, steps: Sequence[ProgramPart], times: int) -> Iterator[Entry]:
         for step in steps:
             if step.collective is None:
                 inner = times * (step.length or 1)
@@ -127,7 +127,7 @@ class _Outline:
                 length = self.weight(launch) / self.most if self.most else 0.0
                 yield Entry(step, launch, uses, length, part=self._sent(launch))
 
-    def _part(self, step: Step, times: int) -> float:
+    def _part(self, step: ProgramPart, times: int) -> float:
         work, cost = self.report.work, self.report.cost
         if cost is not None:
             return times * (step.seconds or 0.0) / cost.serial if cost.serial else 0.0
@@ -150,7 +150,7 @@ class _Outline:
 
 
 @dataclasses.dataclass(frozen=True)
-class Row:
+class FigureRow:
     """A row of the figure."""
 
     entry: Entry
@@ -163,28 +163,28 @@ class Row:
 
 def _rows(
     entries: Sequence[Entry], start: int = 0, depth: int = 0, counted: bool = True
-) -> Iterator[Row]:
+) -> Iterator[FigureRow]:
     for entry in entries:
         if not entry.bodies:
-            yield Row(entry, depth, start + 1, counted=counted)
+            yield FigureRow(entry, depth, start + 1, counted=counted)
             start += 1
             continue
-        inner: list[Row] = []
+        inner: list[FigureRow] = []
         for number, body in enumerate(entry.bodies):
             in_totals = counted and (len(entry.bodies) == 1 or number == entry.step.counted)
             if len(entry.bodies) > 1:
                 branch_rows = list(_rows(body, start + len(inner) + 2, depth + 2, in_totals))
                 ends = start + len(inner) + 2 + len(branch_rows)
-                inner.append(Row(entry, depth + 1, ends, f"branch {number}", in_totals))
+                inner.append(FigureRow(entry, depth + 1, ends, f"branch {number}", in_totals))
                 inner.extend(branch_rows)
             else:
                 inner.extend(_rows(body, start + 1, depth + 1, in_totals))
-        yield Row(entry, depth, start + 1 + len(inner), counted=counted)
+        yield FigureRow(entry, depth, start + 1 + len(inner), counted=counted)
         yield from inner
         start += 1 + len(inner)
 
 
-def figure(report: Facts) -> Drawing:
+def figure(report: ReportData) -> Drawing:
     """Draw the program: a row for each part, a bar for each collective."""
     rows = list(_rows(outline(report)))
     shown, left_out = rows[:ROWS], len(rows) - ROWS
@@ -209,7 +209,7 @@ def _top(number: int) -> float:
     return 32 + ROW * number
 
 
-def _passes(drawing: Drawing, rows: list[Row]) -> None:
+def _passes(drawing: Drawing, rows: list[FigureRow]) -> None:
     """Mark on the left where each pass begins and ends."""
     start = 0
     for number in range(1, len(rows) + 1):
@@ -224,7 +224,7 @@ def _passes(drawing: Drawing, rows: list[Row]) -> None:
         start = number
 
 
-def _draw(drawing: Drawing, report: Facts, row: Row, number: int, rows: int) -> None:
+def _draw(drawing: Drawing, report: ReportData, row: FigureRow, number: int, rows: int) -> None:
     entry, step = row.entry, row.entry.step
     x, y = LEFT + INDENT * row.depth, _top(number)
     room = LABELS - INDENT * row.depth - 12
@@ -266,11 +266,11 @@ def _draw(drawing: Drawing, report: Facts, row: Row, number: int, rows: int) -> 
         drawing.text(LEFT + LABELS + length + 8, y + 15, words, size=11, value=total, **faint)
 
 
-def _compute(step: Step) -> str:
+def _compute(step: ProgramPart) -> str:
     return f"compute, {units.large(step.flops, 'FLOP')}" if step.flops else "compute"
 
 
-def _words(report: Facts) -> str:
+def _words(report: ReportData) -> str:
     if not report.collectives:
         return "It has no collectives."
     descriptions = (

@@ -1,18 +1,6 @@
 (function () {
   "use strict";
-  var page = document.body;
   var all = function (selector) { return Array.from(document.querySelectorAll(selector)); };
-
-  var theme = document.getElementById("theme");
-  var dark = window.matchMedia("(prefers-color-scheme: dark)").matches;
-  var label = function () { theme.textContent = dark ? "Light" : "Dark"; };
-  theme.hidden = false;
-  label();
-  theme.addEventListener("click", function () {
-    dark = !dark;
-    page.dataset.theme = dark ? "dark" : "light";
-    label();
-  });
 
   // The buttons of the axes: those pressed stay, all others fade; none pressed shows all.
   var tools = document.querySelector(".sw-tools");

@@ -1,23 +1,6 @@
 (function () {
   "use strict";
   var data = JSON.parse(document.getElementById("data").textContent);
-  var get = function (id) { return document.getElementById(id); };
-  var make = function (tag, words, kind) {
-    var made = document.createElement(tag);
-    if (words !== undefined && words !== null) made.textContent = words;
-    if (kind) made.className = kind;
-    return made;
-  };
-
-  var theme = get("theme");
-  var dark = window.matchMedia("(prefers-color-scheme: dark)").matches;
-  var label = function () { theme.textContent = dark ? "Light" : "Dark"; };
-  label();
-  theme.addEventListener("click", function () {
-    dark = !dark;
-    document.documentElement.dataset.theme = dark ? "dark" : "light";
-    label();
-  });
 
   // The program: the lines that make values can be clicked.
   var rows = {};
@@ -55,7 +38,7 @@
 
   // Numbers: all of one value with as many decimals, so that they stand below each other.
   var leaves = function (values) { return Array.isArray(values) ? values.flatMap(leaves) : [values]; };
-  // Whole numbers that a script cannot hold are strings, as are NaN and the infinities.
+  // Integers that a script cannot represent are strings, as are NaN and the infinities.
   var plain = function (value, digits) {
     digits = typeof digits === "number" ? digits : 4;
     if (typeof value !== "number" || Number.isSafeInteger(value)) return String(value);
@@ -185,7 +168,7 @@
       grid.appendChild(cell(title, one, index, number));
     });
     if (step.held.length > 24) {
-      grid.appendChild(make("p", "and " + (step.held.length - 24) + " more, all different", "soft rest"));
+      grid.appendChild(make("p", "and " + (step.held.length - 24) + " more, all different", "sw-muted rest"));
     }
     return grid;
   };
@@ -225,7 +208,7 @@
   var tell = function (box, stop, number) {
     var place = stop.file ? stop.file.split("/").pop() + ":" + stop.line : "an unknown line";
     var iteration = stop.iteration.length ? ", iteration " + stop.iteration.map(function (t) { return t + 1; }).join(", ") : "";
-    var top = make("p", (number + 1) + " of " + stops.length + ": " + place + iteration, "soft");
+    var top = make("p", (number + 1) + " of " + stops.length + ": " + place + iteration, "sw-muted");
     if (stop.mark) top.appendChild(make("span", stop.mark, "pass"));
     box.appendChild(top);
     box.appendChild(make("div", data.steps[stop.steps[0]].where.text, "line"));

@@ -16,7 +16,7 @@ from collections.abc import Collection
 
 from . import landlock, seccomp
 from .syscalls import call, prctl
-from .view import WORK, View
+from .view import WORK, ReadablePaths
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,7 +49,9 @@ ALL = ("unshare", "bubblewrap", "landlock", "seccomp")
 class Confinement:
     """What is prepared once and applied to each process that runs a solution."""
 
-    def __init__(self, view: View, base: str, namespaces: str, without: Collection[str] = ()):
+    def __init__(
+        self, view: ReadablePaths, base: str, namespaces: str, without: Collection[str] = ()
+    ):
         version = 0 if "landlock" in without else landlock.version()
         self.walls = Walls(namespaces, version, "seccomp" not in without and seccomp.supported())
         # Only our own mount has a limit to the bytes and the number of its files.

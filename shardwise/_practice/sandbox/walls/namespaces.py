@@ -15,7 +15,7 @@ import subprocess
 import sys
 
 from .syscalls import call, prctl
-from .view import DEVICES, WORK, View
+from .view import DEVICES, WORK, ReadablePaths
 
 _NAMESPACES = 0x10000000 | 0x00020000 | 0x20000000 | 0x40000000 | 0x08000000 | 0x04000000
 """CLONE_NEWUSER, CLONE_NEWNS, CLONE_NEWPID, CLONE_NEWNET, CLONE_NEWIPC, CLONE_NEWUTS."""
@@ -24,7 +24,7 @@ _DETACH, _RECURSIVE, _HERE = 2, 0x8000, -100
 _SET_READ_ONLY_NOSUID = 1 | 2
 
 
-def bubblewrap(view: View, size: int) -> list[str]:
+def bubblewrap(view: ReadablePaths, size: int) -> list[str]:
     """Return the start of a command line that runs inside bubblewrap; empty if it cannot."""
     program = shutil.which("bwrap")
     if program is None:
@@ -56,7 +56,7 @@ def _works(command: list[str]) -> bool:
     return ended.returncode == 0
 
 
-def enter(view: View, base: str, size: int) -> None:
+def enter(view: ReadablePaths, base: str, size: int) -> None:
     """Go on in namespaces of our own; `base` is an empty folder to build the new root on.
 
     Returns in a new process, the first of its pid namespace. The calling process waits for it and
@@ -105,7 +105,7 @@ def _map_user(uid: int, gid: int) -> None:
             file.write(text)
 
 
-def _build_root(view: View, base: str, size: int) -> None:
+def _build_root(view: ReadablePaths, base: str, size: int) -> None:
     _mount(None, "/", None, _REC | _PRIVATE)
     _mount("tmpfs", base, "tmpfs", _NOSUID | _NODEV, "mode=0755,size=1m")
     for path in (*view.readable, *DEVICES):

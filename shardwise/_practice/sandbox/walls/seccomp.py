@@ -49,10 +49,10 @@ def apply(creating: bool = True) -> None:
     code = _program(creating)
     instructions = ctypes.create_string_buffer(code, len(code))
 
-    class Program(ctypes.Structure):
+    class FilterProgram(ctypes.Structure):
         _fields_ = [("length", ctypes.c_ushort), ("filter", ctypes.c_void_p)]
 
-    program = Program(len(code) // 8, ctypes.addressof(instructions))
+    program = FilterProgram(len(code) // 8, ctypes.addressof(instructions))
     prctl(22, 2, ctypes.byref(program))  # PR_SET_SECCOMP, SECCOMP_MODE_FILTER
 
 

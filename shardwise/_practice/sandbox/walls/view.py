@@ -20,14 +20,14 @@ WORK = "/judged"
 
 
 @dataclasses.dataclass(frozen=True)
-class View:
+class ReadablePaths:
     """Paths that can be read, and the folders among them that are hidden."""
 
     readable: tuple[str, ...]
     hidden: tuple[str, ...]
 
     @classmethod
-    def of_this_python(cls, hidden: tuple[str, ...] = ()) -> View:
+    def of_this_python(cls, hidden: tuple[str, ...] = ()) -> ReadablePaths:
         """Return what Python and its packages need, without the exercises and `hidden`."""
         found = [sys.base_prefix, sys.prefix, str(OWN), *LIBRARIES, *SYSTEM]
         found += filter(None, os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep))

@@ -13,9 +13,8 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-import jax
-
 from ...._base.errors import ShardwiseError, text_of
+from ...._jax.failures import is_out_of_memory
 from ..data.source import ExampleLeaf
 from ..lanes import Lanes
 
@@ -77,16 +76,6 @@ def _host_memory() -> float:
         return float(os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
     except (ValueError, OSError, AttributeError):
         return float(4 << 30)
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether the device, or the host for it, ran out of memory."""
-    if isinstance(error, MemoryError):
-        return True
-    text = text_of(error)
-    return isinstance(error, jax.errors.JaxRuntimeError) and (
-        "RESOURCE_EXHAUSTED" in text or "out of memory" in text.lower()
-    )
 
 
 def too_large(batch: int, error: BaseException) -> ShardwiseError:

@@ -23,8 +23,8 @@ from jax.sharding import PartitionSpec as P
 from ...._base.errors import (
     ArgumentError,
     ShardingError,
-    text_of,
 )
+from ...._jax.failures import is_deleted
 from ...._mesh import MeshLike, check_at_once
 from ...hosts import others
 from .feed import Feed, check_feed
@@ -189,7 +189,7 @@ class Runner:
                 with others.news().step() if self.shared else contextlib.nullcontext():
                     outputs = self._compiled(*inputs)
             except (RuntimeError, ValueError) as error:
-                if settled and "deleted" in text_of(error):  # one array, by the caller
+                if settled and is_deleted(error):  # one array, by the caller
                     refuse_deleted(jax.tree.leaves(arrays), *self._lost)
                 raise
         if self._waiting is not None:

@@ -1,0 +1,81 @@
+"""Read a program on every size of its axes, as long as there is time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ..._base.doing import doing
+from ..._engine.tracing import Tracing
+from ..._meaning import remaining
+from ..._mesh import AbstractMesh
+from ..check import AnySize, Every, words
+from .reading import ReadProgram, Row
+
+FOR_NUMBERS = 0.5
+"""The share of the time that is kept for a run, once a result is not proved."""
+
+
+class Forecast:
+    """The time that reading the program on a larger mesh is expected to take.
+
+    A program that Python unrolls has a number of operations that grows with the mesh. It is taken
+    to grow on as it did between the last two meshes, and time with it.
+    """
+
+    def __init__(self, first: ReadProgram, seconds: float):
+        self.last, self.growth, self.seconds = first, 0.0, seconds / max(1, first.operations)
+
+    def add(self, program: ReadProgram, seconds: float) -> None:
+        """Count a program that was read in this time."""
+        devices = program.mesh.size - self.last.mesh.size
+        if devices > 0:
+            growth = (program.operations - self.last.operations) / devices
+            self.growth, self.last = max(0.0, growth), program
+        self.seconds = max(self.seconds, seconds / max(1, program.operations))
+
+    def expected(self, mesh: AbstractMesh) -> float:
+        """Return the seconds that a mesh is expected to take."""
+        more = self.growth * max(0, mesh.size - self.last.mesh.size)
+        return self.seconds * (self.last.operations + more)
+
+
+def read_every(
+    asked: AnySize,
+    every: Every,
+    tracing: Callable[[AbstractMesh], Tracing],
+    args: tuple[Any, ...],
+    plain: ReadProgram,
+    itself: bool,
+    seconds: float,
+) -> tuple[Sequence[ReadProgram], Sequence[Row], Every]:
+    """Return the program on each size with its results, the smallest first, and what is left out.
+
+    `itself`: the program on one device is the reference. `seconds`: how long reading that took.
+    """
+    programs: list[ReadProgram] = []
+    rows: list[Row] = []
+    refused: dict[AbstractMesh, Exception] = {}
+    forecast = Forecast(plain, seconds)
+    kept, whole = 0.0, remaining()
+    for number, mesh in enumerate(every.meshes):
+        if remaining() - kept < forecast.expected(mesh):
+            return programs, rows, every.without(refused, every.meshes[number:])
+        began = time.monotonic()
+        doing(f"tracing on {words(mesh)}")
+        here = tracing(mesh)
+        with asked.refusing(mesh, refused):
+            here(args, {})
+        if mesh in refused:
+            continue
+        first = itself and mesh.size == 1
+        programs.append(plain if first else ReadProgram.of(here, mesh, args, plain))
+        found = programs[-1].compared(plain)
+        rows += found
+        if any(row.gaps or row.waits for row in found):
+            kept = FOR_NUMBERS * whole
+        forecast.add(programs[-1], time.monotonic() - began)
+    every = every.without(refused, ())
+    asked.refuse_one(every, refused)
+    return programs, rows, every
