@@ -68,7 +68,9 @@ class Conditions:
 
     def __init__(self, drawing: Drawing, run: Run, base: Run, results: Sequence[int]):
         self.drawing, self.run = drawing, run
-        self._mesh, self._base = (Record(one, drawing.inputs(one), results) for one in (run, base))
+        self._mesh, self._base = (
+            ConditionRecord(one, drawing.inputs(one), results) for one in (run, base)
+        )
 
     @property
     def has_ties(self) -> bool:
@@ -124,7 +126,7 @@ class Conditions:
         return [*rows.items()]
 
 
-class Record:
+class ConditionRecord:
     """Some conditions of a program on one mesh, and the outcomes that were seen."""
 
     def __init__(self, run: Run, drawn: Iterable[Var], results: Sequence[int]):
