@@ -1,6 +1,7 @@
 """`prove` with a letter for the size of an axis: every size that divides, each read by itself."""
 
 import json
+import types
 from typing import Any
 
 import jax
@@ -330,14 +331,16 @@ def test_a_size_that_would_take_too_long_is_not_begun(monkeypatch):
 
 
 def test_a_program_that_python_unrolls_is_expected_to_grow():
-    class Program:
-        def __init__(self, size):
-            self.mesh, self.operations = sw.mesh(data=size), 10 + 3 * size
+    def program(size, operations) -> Any:
+        return types.SimpleNamespace(mesh=sw.mesh(data=size), operations=operations)
 
-    forecast = Forecast(Program(1), 0.0)  # pyright: ignore[reportArgumentType]
-    forecast.add(Program(2), 16.0)  # pyright: ignore[reportArgumentType]
+    forecast = Forecast(program(1, 13), 0.0)
+    forecast.add(program(2, 16), 16.0)
     assert forecast.expected(sw.mesh(data=2)) == 16
     assert forecast.expected(sw.mesh(data=10007)) == 10 + 3 * 10007
+    # One device alone has fewer operations: that is no growth.
+    forecast.add(program(4, 16), 16.0)
+    assert forecast.expected(sw.mesh(data=10007)) == 16
 
 
 # --- errors

@@ -56,12 +56,12 @@ class Tolerance:
     """Whether the result is declared float64 or complex128."""
 
     @property
-    def given(self) -> bool:
+    def is_set(self) -> bool:
         """Whether the user has set it."""
         return self.rtol is not None or self.atol is not None
 
     @property
-    def own(self) -> float:
+    def relative(self) -> float:
         """The relative difference that an element may have."""
         if self.eps:
             return max(RTOL, 4 * self.eps, 64 * EPS32)
@@ -70,9 +70,9 @@ class Tolerance:
     @property
     def norm(self) -> float:
         """The relative difference of norms, for intermediate values."""
-        if self.given:
+        if self.is_set:
             return self.rtol or 0.0
-        return self.own if self.eps else NOTHING
+        return self.relative if self.eps else NOTHING
 
     @property
     def change(self) -> float:
@@ -109,12 +109,13 @@ def off(got: Any, want: Any, limit: Tolerance, movement: Movement = STILL) -> np
     got, want = np.asarray(got), np.asarray(want)
     if not is_inexact(want):
         return (got != want) & ~movement.explains(got)
-    if limit.given:
+    if limit.is_set:
         gap, size, equal = _gaps(wide(got), wide(want))
         return ~(equal | (gap <= (limit.atol or 0) + (limit.rtol or 0) * size))
     gap, size, equal = _gaps(in_parts(got), in_parts(want))
     with np.errstate(all="ignore"):
-        close = (gap <= limit.own * size) | (gap <= movement.allowed) | np.isinf(movement.allowed)
+        allowed = movement.allowed
+        close = (gap <= limit.relative * size) | (gap <= allowed) | np.isinf(allowed)
     wrong = ~(equal | close)
     return np.asarray(wrong.any(-1)) if wrong.ndim > want.ndim else wrong
 

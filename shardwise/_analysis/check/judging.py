@@ -40,7 +40,7 @@ def judge(result: Wrong, surely: bool = False) -> Wrong:
 
     With `surely` it is known to be wrong, and the question is whether these numbers show it.
     """
-    if result.right or not result.same_type or result.limit.given:
+    if result.right or not result.same_type or result.limit.is_set:
         return result
     if surely and not result.tiny and not result.run.rounds:
         return result
@@ -79,6 +79,6 @@ def _unrounded(result: Wrong) -> Wrong:
     if want.run is not None:
         reference = want.run.unrounded
         want = dataclasses.replace(want, value=reference.values[want.index].first, run=reference)
-    elif not want.given:
+    elif not want.is_value:
         want = Wanted(base.values[result.index].first, want.dtype)
     return Wrong(run, base, result.index, run.values[result.index], want, result.limit)

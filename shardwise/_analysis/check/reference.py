@@ -85,7 +85,7 @@ def _array(name: str, leaf: Any, beside: Wanted | None) -> Wanted:
         value = np.asarray(jnp.asarray(plain(leaf)))
         _check_kept(leaf, value)
         dtype = _typed(value, value.dtype, beside, type(leaf) in (int, float, complex))
-        return Wanted(widened(value, value.dtype), dtype, eps_of(value.dtype), given=True)
+        return Wanted(widened(value, value.dtype), dtype, eps_of(value.dtype), is_value=True)
     except (TypeError, ValueError, OverflowError) as error:
         raise refused(
             f"{name} of the reference is {a_type(leaf)}: {error}",

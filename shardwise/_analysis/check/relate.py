@@ -23,7 +23,7 @@ Agree = Callable[[Any, Any], bool]
 
 
 @dataclasses.dataclass(frozen=True)
-class Held:
+class ValueOnMesh:
     """A value on all devices: a leading dimension for each axis over which it differs."""
 
     array: np.ndarray
@@ -41,7 +41,7 @@ class Held:
         return self.array.reshape((math.prod(lead), *local))
 
 
-Beside = Mapping[Var, tuple[Held, np.ndarray]]
+Beside = Mapping[Var, tuple[ValueOnMesh, np.ndarray]]
 """Values on the mesh, each with its twin on one device."""
 
 
@@ -62,49 +62,53 @@ REDUCE: dict[str, Callable[..., Any]] = {
 }
 
 
-def relate(held: Held, want: np.ndarray, agree: Agree, reductions: Sequence[str]) -> Relation:
+def relate(
+    value: ValueOnMesh, want: np.ndarray, agree: Agree, reductions: Sequence[str]
+) -> Relation:
     """Return how a value on a mesh relates to the value `want` on one device."""
-    local = held.array.shape[len(held.axes) :]
+    local = value.array.shape[len(value.axes) :]
     if local != want.shape:
-        wholes = [*_wholes(held, want.shape)]
+        wholes = [*_wholes(value, want.shape)]
         if not wholes:
             return Relation.UNLIKE
         return Relation.RIGHT if any(agree(whole, want) for whole in wholes) else Relation.OFF
-    if all(agree(row, want) for row in held.rows):
+    if all(agree(row, want) for row in value.rows):
         return Relation.RIGHT
-    return Relation.SHARE if _is_share(held, want, agree, reductions) else Relation.OFF
+    return Relation.SHARE if _is_share(value, want, agree, reductions) else Relation.OFF
 
 
-def _is_share(held: Held, want: np.ndarray, agree: Agree, reductions: Sequence[str]) -> bool:
+def _is_share(
+    value: ValueOnMesh, want: np.ndarray, agree: Agree, reductions: Sequence[str]
+) -> bool:
     """Return whether one reduction makes the value right on all devices."""
-    if held.array.dtype == bool:
+    if value.array.dtype == bool:
         return False
-    if not jnp.issubdtype(held.array.dtype, jnp.floating):
+    if not jnp.issubdtype(value.array.dtype, jnp.floating):
         reductions = [name for name in reductions if name in {"psum", "pmean"}]
-    all_dims = range(len(held.axes))
+    all_dims = range(len(value.axes))
     for dims in (dims for n in all_dims for dims in itertools.combinations(all_dims, n + 1)):
         for name in reductions:
             with np.errstate(all="ignore"):
-                reduced = REDUCE[name](held.array, axis=dims)
+                reduced = REDUCE[name](value.array, axis=dims)
             rows = reduced.reshape((-1, *want.shape))
             if all(agree(row, want) for row in rows):
                 return True
     return False
 
 
-def _wholes(held: Held, shape: Sequence[int]) -> Iterator[np.ndarray]:
+def _wholes(value: ValueOnMesh, shape: Sequence[int]) -> Iterator[np.ndarray]:
     """Yield all ways to join the parts of all devices into one array of a shape."""
-    count, local = len(held.axes), held.array.shape[len(held.axes) :]
+    count, local = len(value.axes), value.array.shape[len(value.axes) :]
     if len(local) != len(shape):
         return
     for dims in itertools.product(range(len(shape)), repeat=count):  # each axis splits one of them
         joined = list(local)
-        for axis, dim in zip(held.axes, dims, strict=True):
+        for axis, dim in zip(value.axes, dims, strict=True):
             joined[dim] *= axis.size
         if joined != [*shape]:
             continue
         for order in itertools.permutations(range(count)):
-            rows = enumerate(range(count, held.array.ndim))
+            rows = enumerate(range(count, value.array.ndim))
             split = [([axis for axis in order if dims[axis] == dim], last) for dim, last in rows]
             order_of_dims = [axis for axes, last in split for axis in (*axes, last)]
-            yield held.array.transpose(order_of_dims).reshape(shape)
+            yield value.array.transpose(order_of_dims).reshape(shape)

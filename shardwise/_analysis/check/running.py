@@ -28,7 +28,7 @@ from .cache import compiled
 from .compare import Tolerance, wide
 from .options import words
 from .ranges import are_vast, asks_for_nan, short_range, wrapping
-from .relate import Beside, Held
+from .relate import Beside, ValueOnMesh
 from .twins import comparable
 
 ALL = Pace(1 << 30)
@@ -116,7 +116,7 @@ class Run:
     def _watch(self) -> DivergenceWatch:
         return DivergenceWatch(self.lifted.body.ops)
 
-    def observe(self, atoms: Sequence[Atom], lifted: bool = False) -> list[Held]:
+    def observe(self, atoms: Sequence[Atom], lifted: bool = False) -> list[ValueOnMesh]:
         """Compute values of the program, or of the `lifted` one, in float64 on all devices."""
         if not atoms:
             return []
@@ -125,7 +125,7 @@ class Run:
             sites = self._watch.sites
             self.stuck_at = sites[int(trouble.site) - 1]
             raise explain_divergence(sites, int(trouble.site), np.asarray(trouble.branches))
-        return [_held(out) for out in outs]
+        return [_device_values(out) for out in outs]
 
     def _run(self, atoms: Sequence[Atom], values: Sequence[Any], lifted_ones: bool = False) -> Any:
         lifted, watch = self.lifted, self._watch
@@ -171,7 +171,7 @@ class Run:
         return _bytes(self.body)
 
     @functools.cached_property
-    def values(self) -> list[Held]:
+    def values(self) -> list[ValueOnMesh]:
         """The results on all devices."""
         return self.observe(self.body.outs)
 
@@ -187,7 +187,7 @@ class Run:
         for seed in range(len(rows), count):
             doing(f"changing the arguments {self.on}")
             outs, _ = self._run(self.body.outs, _changed(self._wide, by, seed))
-            rows.append([_held(out).first for out in outs])
+            rows.append([_device_values(out).first for out in outs])
         return rows[:count]
 
     @functools.cached_property
@@ -267,7 +267,7 @@ class Wanted:
     index: int = 0
     run: Run | None = None
     """The program that computes it, if that is a reference."""
-    given: bool = False
+    is_value: bool = False
     """Whether the user passed it as a value."""
 
 
@@ -280,10 +280,10 @@ def plain(x: Any) -> Any:
     return jax.random.key_data(x) if is_key else x
 
 
-def _held(value: StackedValue) -> Held:
+def _device_values(value: StackedValue) -> ValueOnMesh:
     axes = tuple(sorted(value.dims))
     array = np.moveaxis(np.asarray(value.array), [value.dims[a] for a in axes], range(len(axes)))
-    return Held(array, axes)
+    return ValueOnMesh(array, axes)
 
 
 def _bytes(body: Body) -> int:

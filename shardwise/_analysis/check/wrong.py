@@ -43,7 +43,7 @@ from .flow import ancestors
 from .lint import maker_of, summed_again
 from .options import words
 from .overflow import Overflow, overflow, wrapped
-from .relate import Held
+from .relate import ValueOnMesh
 from .running import Run, Wanted
 
 
@@ -54,7 +54,7 @@ class Wrong:
     run: Run
     base: Run
     index: int
-    value: Held
+    value: ValueOnMesh
     want: Wanted
     limit: Tolerance
     movement: Movement = STILL
@@ -225,7 +225,7 @@ class Wrong:
         return " instead of ".join(next(distinct, (str(actual), str(expected))))
 
     @property
-    def held_over(self) -> str:
+    def differs_over(self) -> str:
         """The axes along which devices differ."""
         return names(self.value.axes)
 
@@ -358,7 +358,7 @@ class Wrong:
         return place(self.draw, self.run.body)
 
     @property
-    def own_key(self) -> bool:
+    def keys_differ(self) -> bool:
         """Whether the inputs of the draw, such as its key, differ between devices."""
         ins = self.draw.ins if self.draw is not None else ()
         return any(isinstance(atom, Var) and bool(atom.axes) for atom in ins)

@@ -222,7 +222,7 @@ class Differs(Fault):
     @classmethod
     def from_numbers(cls, one: Any) -> Finding | None:
         """Report that the devices hold different values."""
-        return cls._found(one.held_over, one.where) if one.apart else None
+        return cls._found(one.differs_over, one.where) if one.apart else None
 
     @classmethod
     def _found(cls, over: str, where: Any) -> Finding:

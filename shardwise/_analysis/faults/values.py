@@ -54,7 +54,7 @@ class FollowsSharding(Fault):
             return None
         follows = "depends on random numbers that follow the sharding"
         remedy = "draw them for the whole array and keep the part of this device"
-        if not one.own_key:
+        if not one.keys_differ:
             return cls.found(
                 f"{follows}: every device draws the same ones, with one key ({one.much})",
                 one.draw_line,
@@ -72,7 +72,7 @@ class FollowsSharding(Fault):
     @classmethod
     def note(cls, one: Any) -> str:
         """Return the comment that accepts a separate key for each device."""
-        if not one.own_key:
+        if not one.keys_differ:
             return ""
         comment = f"`# shardwise: ignore[{cls.code}]`"
         return f". If that is meant, accept it: {comment} at the end of this line"

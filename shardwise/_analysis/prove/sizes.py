@@ -20,8 +20,8 @@ FOR_NUMBERS = 0.5
 class Forecast:
     """The time that reading the program on a larger mesh is expected to take.
 
-    A program that Python unrolls has a number of operations that grows with the mesh. From one mesh
-    to the next it is taken to grow at least as fast as before, and time with it.
+    A program that Python unrolls has a number of operations that grows with the mesh. It is taken
+    to grow on as it did between the last two meshes, and time with it.
     """
 
     def __init__(self, first: ReadProgram, seconds: float):
@@ -32,7 +32,7 @@ class Forecast:
         devices = program.mesh.size - self.last.mesh.size
         if devices > 0:
             growth = (program.operations - self.last.operations) / devices
-            self.growth, self.last = max(self.growth, growth), program
+            self.growth, self.last = max(0.0, growth), program
         self.seconds = max(self.seconds, seconds / max(1, program.operations))
 
     def expected(self, mesh: AbstractMesh) -> float:
