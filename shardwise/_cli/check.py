@@ -25,7 +25,7 @@ def check(
             "size up to 8 that divides."
         ),
     ] = None,
-    output: options.Judged = options.OutputFormat.TEXT,
+    output: options.VerdictFormat = options.OutputFormat.TEXT,
     select: options.Select = None,
     devices: options.Devices = None,
     all_meshes: Annotated[

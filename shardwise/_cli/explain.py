@@ -77,7 +77,7 @@ def explain(
             "tpu-v5e, tpu-v5p.",
         ),
     ] = None,
-    output: options.Told = options.Printed.TEXT,
+    output: options.ReportFormat = options.Printed.TEXT,
     page: Annotated[Path | None, options.page("Write a page with pictures.")] = None,
     trace: Annotated[
         Path | None,
@@ -114,9 +114,9 @@ def explain(
         with telling("importing"):
             cases = find_cases(named)
         one_case_for_files("explain", cases, page, trace)
-        told = {"--mesh": mesh, "--against": against, "--hardware": hardware, "--html": page}
-        told["--expect"] = ",".join(expect) if expect else None
-        command = _command(targets or [], {**told, "--trace": trace, "--devices": devices})
+        arguments = {"--mesh": mesh, "--against": against, "--hardware": hardware, "--html": page}
+        arguments["--expect"] = ",".join(expect) if expect else None
+        command = _command(targets or [], {**arguments, "--trace": trace, "--devices": devices})
         outcomes = [_explain(one, wanted, command, judged=page is not None) for one in cases]
     if output is options.Printed.JSON:
         typer.echo(json.dumps([one.to_dict() for one in outcomes], indent=2))
@@ -225,9 +225,11 @@ class Explained:
             console().print(f"OVER BUDGET: {one}", style="red", markup=False, highlight=False)
 
 
-def _command(targets: Sequence[str], told: Mapping[str, Any]) -> str:
+def _command(targets: Sequence[str], arguments: Mapping[str, Any]) -> str:
     """Return the command line."""
-    given = [part for name, value in told.items() if value is not None for part in (name, value)]
+    given = [
+        part for name, value in arguments.items() if value is not None for part in (name, value)
+    ]
     return shlex.join(["shardwise", "explain", *targets, *map(str, given)])
 
 

@@ -53,7 +53,7 @@ def inspect(
     every: Annotated[
         bool, typer.Option("--every", help="Show values in the middle of a line too.")
     ] = False,
-    output: options.Told = options.Printed.TEXT,
+    output: options.ReportFormat = options.Printed.TEXT,
     page: Annotated[Path | None, options.page("Write a page to step through.")] = None,
     devices: options.Devices = None,
 ) -> None:

@@ -44,12 +44,12 @@ def folder_of(place: Path, exercises: Path | None) -> Any:
     return Folder.find(place) if Folder.above(place) and Folder.source_of(place) == source else None
 
 
-def note(folder: Any, one: Any, found: Judgement) -> str:
+def note(folder: Any, one: Any, judgement: Judgement) -> str:
     """Record a verdict in a practice folder, as the watcher does, and return what to do next."""
-    if folder is None or not found.ok:
+    if folder is None or not judgement.ok:
         return ""
     try:
-        return folder.onward(folder.note(one, found))
+        return folder.onward(folder.note(one, judgement))
     except ShardwiseError as error:  # the verdict is valid even if it cannot be recorded
         typer.echo(f"The progress was not recorded. {error}", err=True)
         return ""
@@ -97,17 +97,17 @@ def judge_all(
     raise typer.Exit(ExitCode.OK if right == len(pairs) else ExitCode.WRONG)
 
 
-def _write_mark(who: str, found: Judgement, output: MarksFormat, first: bool) -> None:
+def _write_mark(who: str, judgement: Judgement, output: MarksFormat, first: bool) -> None:
     """Write one mark immediately, so that a crash does not lose those before it."""
     if output is MarksFormat.JSON:
-        text = json.dumps({"who": who, **found.to_dict()}, indent=2)
+        text = json.dumps({"who": who, **judgement.to_dict()}, indent=2)
         typer.echo(("[\n" if first else ",\n") + textwrap.indent(text, "  "), nl=False)
     elif output is MarksFormat.CSV:
-        typer.echo(as_csv([_row(who, found)], head=first), nl=False)
+        typer.echo(as_csv([_row(who, judgement)], head=first), nl=False)
     else:
-        pitfall = f" [{found.pitfall.name}]" if found.pitfall else ""
-        why = f" ({_why(found)})" if found.pitfall is None and found.reason else ""
-        typer.echo(f"{who}: {found.exercise}: {found.status}{pitfall}{why}")
+        pitfall = f" [{judgement.pitfall.name}]" if judgement.pitfall else ""
+        why = f" ({_why(judgement)})" if judgement.pitfall is None and judgement.reason else ""
+        typer.echo(f"{who}: {judgement.exercise}: {judgement.status}{pitfall}{why}")
 
 
 def _judged(made: Judge, one: Any, file: Path, folder: Path, seed: int | None) -> Judgement:
@@ -126,11 +126,11 @@ def _judged(made: Judge, one: Any, file: Path, folder: Path, seed: int | None) -
         return Judgement(one.name, one.title, visible(str(file)), NOT_RUN, reason=reason)
 
 
-def _why(found: Judgement) -> str:
+def _why(judgement: Judgement) -> str:
     """Return the reason why a solution is not right, on one line."""
-    if found.ok:
+    if judgement.ok:
         return ""
-    text = found.pitfall.title if found.pitfall else found.reason
+    text = judgement.pitfall.title if judgement.pitfall else judgement.reason
     return " ".join(text.split())[:300]
 
 
@@ -180,18 +180,18 @@ def _files(folder: Path) -> Iterator[Path]:
             typer.echo(f"Not judged, since it cannot be listed: {visible(str(error))}", err=True)
 
 
-def _row(who: str, found: Judgement) -> dict[str, Any]:
+def _row(who: str, judgement: Judgement) -> dict[str, Any]:
     return {
         "who": who,
-        "exercise": found.exercise,
-        "status": found.status,
-        "pitfall": found.pitfall.name if found.pitfall else "",
-        "why": _why(found),
-        "line": found.line.number if found.line else "",
-        "right_on": "; ".join(run.title for run in found.runs if run.ok),
-        "wrong_on": "; ".join(run.title for run in found.runs if not run.ok),
-        "seconds": round(found.seconds, 2),
-        "file": found.file,
+        "exercise": judgement.exercise,
+        "status": judgement.status,
+        "pitfall": judgement.pitfall.name if judgement.pitfall else "",
+        "why": _why(judgement),
+        "line": judgement.line.number if judgement.line else "",
+        "right_on": "; ".join(run.title for run in judgement.runs if run.ok),
+        "wrong_on": "; ".join(run.title for run in judgement.runs if not run.ok),
+        "seconds": round(judgement.seconds, 2),
+        "file": judgement.file,
     }
 
 
@@ -202,27 +202,27 @@ def limits(seconds: float) -> Any:
     return Limits(seconds=seconds, cpu=max(1, round(seconds * 2 / 3)))
 
 
-def say(found: Judgement, output: MarksFormat) -> None:
+def say(judgement: Judgement, output: MarksFormat) -> None:
     """Print one verdict."""
     if output is MarksFormat.JSON:
-        typer.echo(json.dumps(found.to_dict(), indent=2))
+        typer.echo(json.dumps(judgement.to_dict(), indent=2))
     elif output is MarksFormat.CSV:
-        typer.echo(as_csv([_row("", found)]), nl=False)
+        typer.echo(as_csv([_row("", judgement)]), nl=False)
     else:
         from .._practice.watch import Screen
 
         screen = Screen(sys.stdout)
-        screen.verdict(found)
+        screen.verdict(judgement)
         screen.flush()
 
 
-def exit_code(found: Judgement) -> ExitCode:
+def exit_code(judgement: Judgement) -> ExitCode:
     """Return the exit code for a verdict."""
     from .._practice.verdict import NOT_RUN
 
-    if found.status == NOT_RUN:
+    if judgement.status == NOT_RUN:
         return ExitCode.NOT_RUN
-    return ExitCode.OK if found.ok else ExitCode.WRONG
+    return ExitCode.OK if judgement.ok else ExitCode.WRONG
 
 
 def _cell(value: Any) -> Any:

@@ -47,7 +47,7 @@ Select = Annotated[
         "-k", metavar="EXPRESSION", help="Only cases whose name matches: 'grad and not slow'."
     ),
 ]
-Judged = Annotated[
+VerdictFormat = Annotated[
     OutputFormat,
     typer.Option(
         "--format",
@@ -55,7 +55,7 @@ Judged = Annotated[
         "verified fixes as a diff.",
     ),
 ]
-Told = Annotated[Printed, typer.Option("--format", help="Text for people, or JSON.")]
+ReportFormat = Annotated[Printed, typer.Option("--format", help="Text for people, or JSON.")]
 Devices = Annotated[
     int | None,
     typer.Option(

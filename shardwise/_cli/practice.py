@@ -311,7 +311,7 @@ def verify(
     all_of = load_all(exercises)
     chosen = [find(all_of, name) for name in names] if names else all_of
 
-    def told(proof: VerifiedFile) -> None:
+    def report(proof: VerifiedFile) -> None:
         if output is MarksFormat.TEXT:
             said = "" if proof.ok else f"   NOT {proof.expected}"
             typer.echo(
@@ -320,7 +320,7 @@ def verify(
             )
 
     with Judge(limits(seconds), look=not quick, confirming="always") as made:
-        proofs = run(chosen, made, told)
+        proofs = run(chosen, made, report)
     rows = [proof.to_dict() for proof in proofs]
     if output is MarksFormat.JSON:
         typer.echo(json.dumps(rows, indent=2))

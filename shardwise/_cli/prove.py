@@ -27,7 +27,7 @@ def prove(
             "it is explained with."
         ),
     ] = None,
-    output: options.Judged = options.OutputFormat.TEXT,
+    output: options.VerdictFormat = options.OutputFormat.TEXT,
     select: options.Select = None,
     devices: options.Devices = None,
     run: Annotated[

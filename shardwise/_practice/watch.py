@@ -55,9 +55,9 @@ class Screen:
         painted = f"\x1b[{codes}m{text}\x1b[0m" if codes and self.colour and text else text
         self.out.write(painted + "\n")
 
-    def verdict(self, found: Judgement) -> None:
+    def verdict(self, judgement: Judgement) -> None:
         """Write a verdict, line by line."""
-        for text, style in found.lines(self.width):
+        for text, style in judgement.lines(self.width):
             self.line(text, style)
 
     def flush(self) -> None:

@@ -219,28 +219,30 @@ def held_arguments(
     return arguments_held
 
 
-def _held(one: ArrayLayout, text: str, compiled: Compiled, mesh: Sequence[MeshAxis]) -> ArrayLayout:
-    spec = spec_of_sharding(text, len(one.shape), compiled.mesh)
-    return one if spec is None else with_spec(one, spec, mesh)
+def _held(
+    layout: ArrayLayout, text: str, compiled: Compiled, mesh: Sequence[MeshAxis]
+) -> ArrayLayout:
+    spec = spec_of_sharding(text, len(layout.shape), compiled.mesh)
+    return layout if spec is None else with_spec(layout, spec, mesh)
 
 
-def with_spec(one: ArrayLayout, spec: Spec, mesh: Sequence[MeshAxis]) -> ArrayLayout:
+def with_spec(layout: ArrayLayout, spec: Spec, mesh: Sequence[MeshAxis]) -> ArrayLayout:
     """Return the same array with another sharding."""
     sizes = {axis.name: axis.size for axis in mesh}
     parts = [_product(sizes[name] for name in row) for row in spec]
-    local = tuple(-(-size // count) for size, count in zip(one.shape, parts, strict=True))
-    total = _product(one.shape) or 1
+    local = tuple(-(-size // count) for size, count in zip(layout.shape, parts, strict=True))
+    total = _product(layout.shape) or 1
     split = {name for row in spec for name in row}
-    local_bytes = -(-_whole_bytes(one) * _product(local) // total)
+    local_bytes = -(-_whole_bytes(layout) * _product(local) // total)
     replicated = tuple(axis.name for axis in mesh if axis.name not in split)
     return dataclasses.replace(
-        one, spec=spec, local_shape=local, bytes=local_bytes, replicated=replicated
+        layout, spec=spec, local_shape=local, bytes=local_bytes, replicated=replicated
     )
 
 
-def _whole_bytes(one: ArrayLayout) -> int:
-    local = _product(one.local_shape) or 1
-    return one.bytes * _product(one.shape) // local
+def _whole_bytes(layout: ArrayLayout) -> int:
+    local = _product(layout.local_shape) or 1
+    return layout.bytes * _product(layout.shape) // local
 
 
 def _product(sizes: Iterator[int] | Sequence[int]) -> int:

@@ -29,7 +29,7 @@ from .facts import Remark, ReportData
 from .figures import charts, mesh, program
 from .figures.draw import COLORS, Drawing, axis_colors, clean
 from .figures.program import Entry
-from .rows import dearest
+from .rows import most_expensive
 
 SHOWN = 4
 """The number of arrays of a layout listed before the rest is folded."""
@@ -133,9 +133,9 @@ class PageView:
         return units.axes(names)
 
     @property
-    def dearest(self) -> list[CollectiveUse]:
+    def most_expensive(self) -> list[CollectiveUse]:
         """The most expensive collectives, one per line; none where there is no choice."""
-        return self.sources([row.first for row in dearest(self.report)])
+        return self.sources([row.first for row in most_expensive(self.report)])
 
     @property
     def devices(self) -> Markup:

@@ -113,7 +113,7 @@ def rows_of(report: ReportData) -> list[CollectiveRow]:
     return [CollectiveRow(report, tuple(places)) for places in rows.values()]
 
 
-def dearest(report: ReportData) -> list[CollectiveRow]:
+def most_expensive(report: ReportData) -> list[CollectiveRow]:
     """Return the most expensive row and those that cost as much; none if there is only one row."""
     rows = rows_of(report)
     first = max(rows, key=lambda row: row.weight, default=None)
@@ -123,9 +123,9 @@ def dearest(report: ReportData) -> list[CollectiveRow]:
     return [first, *(row for row in as_much if row is not first)]
 
 
-def dearest_in_words(report: ReportData) -> str:
+def describe_most_expensive(report: ReportData) -> str:
     """Describe the most expensive rows in one line."""
-    if not (rows := dearest(report)):
+    if not (rows := most_expensive(report)):
         return ""
     row, *equal = rows
     use, much = row.first, _much(row)

@@ -14,7 +14,7 @@ from . import units
 from .advice import advice
 from .data import ArrayLayout, Cost, Traffic
 from .facts import ReportData
-from .rows import CollectiveRow, dearest_in_words, rows_of
+from .rows import CollectiveRow, describe_most_expensive, rows_of
 
 WIDTH = 110
 """The width of text that is not written to a terminal."""
@@ -133,14 +133,14 @@ def _holdings(report: ReportData) -> Iterator[RenderableType]:
     yield Text("")
 
 
-def _holding(one: ArrayLayout) -> list[str]:
+def _holding(layout: ArrayLayout) -> list[str]:
     return [
-        one.path + ("" if one.used else " (unused)"),
-        units.array(one.shape, one.dtype),
-        units.spec(one.spec),
-        units.array(one.local_shape, one.dtype),
-        units.size(one.bytes),
-        ", ".join(one.replicated) or "-",
+        layout.path + ("" if layout.used else " (unused)"),
+        units.array(layout.shape, layout.dtype),
+        units.spec(layout.spec),
+        units.array(layout.local_shape, layout.dtype),
+        units.size(layout.bytes),
+        ", ".join(layout.replicated) or "-",
     ]
 
 
@@ -170,7 +170,7 @@ def _collectives(report: ReportData) -> Iterator[RenderableType]:
             yield Text(f"    {holds}", style="dim italic", no_wrap=True, overflow="ellipsis")
     if any(not use.counted for use in report.collectives):
         yield Text("  In brackets: not in the totals.")
-    if summary := dearest_in_words(report):
+    if summary := describe_most_expensive(report):
         yield Text(summary)
     yield Text("")
 
@@ -243,18 +243,18 @@ def _bars(report: ReportData) -> Iterator[RenderableType]:
     yield Text("")
 
 
-def _amounts(one: Traffic) -> list[str]:
+def _amounts(traffic: Traffic) -> list[str]:
     """Return the share that the bar shows, the time if it is known, and the bytes."""
-    if one.seconds is None:
-        times = f"{one.count} collective{'s' * (one.count != 1)}"
-        return [f"{units.share(one.share)} of the bytes", units.size(one.bytes), times]
-    time = f"{units.share(one.part)} of the time", units.duration(one.seconds)
-    return [*time, f"{units.share(one.share)} of the bytes", units.size(one.bytes)]
+    if traffic.seconds is None:
+        times = f"{traffic.count} collective{'s' * (traffic.count != 1)}"
+        return [f"{units.share(traffic.share)} of the bytes", units.size(traffic.bytes), times]
+    time = f"{units.share(traffic.part)} of the time", units.duration(traffic.seconds)
+    return [*time, f"{units.share(traffic.share)} of the bytes", units.size(traffic.bytes)]
 
 
-def _blocks(one: Traffic) -> int:
+def _blocks(traffic: Traffic) -> int:
     """Return the length of a bar: at least one block if anything is sent."""
-    return max(round(BAR * one.part), int(one.bytes > 0))
+    return max(round(BAR * traffic.part), int(traffic.bytes > 0))
 
 
 # --- redundant traffic

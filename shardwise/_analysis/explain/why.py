@@ -51,18 +51,18 @@ class Reasons:
                 return _sliced(why) if sent.sliced else why
         return None
 
-    def _reason(self, use: CollectiveUse, one: Sharded) -> Why | None:
-        operands = operands_of(one, self.compiled.mesh)
-        if one.instruction.opcode == "dot":
-            return _of_product(use, one, operands, self.compiled.mesh)
-        if one.instruction.opcode == "reduce" and use.name not in EXCHANGES:
-            return _of_reduction(use, one, operands)
-        opcode = one.instruction.opcode
-        why = _across(use, one, operands, self.compiled.mesh) if opcode in ALONG else None
+    def _reason(self, use: CollectiveUse, sharded: Sharded) -> Why | None:
+        operands = operands_of(sharded, self.compiled.mesh)
+        if sharded.instruction.opcode == "dot":
+            return _of_product(use, sharded, operands, self.compiled.mesh)
+        if sharded.instruction.opcode == "reduce" and use.name not in EXCHANGES:
+            return _of_reduction(use, sharded, operands)
+        opcode = sharded.instruction.opcode
+        why = _across(use, sharded, operands, self.compiled.mesh) if opcode in ALONG else None
         if why is None and operands and use.name in EXCHANGES:
-            why = _of_resharding(use, one, operands, self.compiled.mesh)
+            why = _of_resharding(use, sharded, operands, self.compiled.mesh)
         if why is None and opcode in MOVES:
-            why = _across(use, one, operands, self.compiled.mesh)
+            why = _across(use, sharded, operands, self.compiled.mesh)
         return why
 
     def replicated(self) -> Iterator[str]:
@@ -87,13 +87,15 @@ class Reasons:
                 "(involuntary full rematerialization): go there in two steps, or keep one spec."
             )
 
-    def _line_of(self, one: Instruction) -> Where:
+    def _line_of(self, instruction: Instruction) -> Where:
         """Return the line of an instruction in the log, which may lack its metadata."""
-        if one.frame:
-            return choose_compiled(self.compiled.whole.stack(one))
-        sharding = one.attribute("sharding")
+        if instruction.frame:
+            return choose_compiled(self.compiled.whole.stack(instruction))
+        sharding = instruction.attribute("sharding")
         candidates = (value.instruction for value in self.values)
-        candidates = (candidate for candidate in candidates if candidate.opcode == one.opcode)
+        candidates = (
+            candidate for candidate in candidates if candidate.opcode == instruction.opcode
+        )
         lines = {
             choose_compiled(self.compiled.whole.stack(candidate))
             for candidate in candidates
@@ -117,12 +119,12 @@ class Reasons:
 
 
 def _of_product(
-    use: CollectiveUse, one: Sharded, operands: Sequence[Sharded], mesh: Mapping[str, int]
+    use: CollectiveUse, sharded: Sharded, operands: Sequence[Sharded], mesh: Mapping[str, int]
 ) -> Why | None:
     """Return the reason if a product sums over a split dimension or needs a missing part."""
     if len(operands) != 2 or any(operand.spec is None for operand in operands):
         return None
-    sides = list(zip(operands, contracted(one), strict=True))
+    sides = list(zip(operands, contracted(sharded), strict=True))
     if use.name not in EXCHANGES:
         split = [
             (operand, place)
@@ -130,7 +132,7 @@ def _of_product(
             for place in places
             if set(use.axes) & set((operand.spec or ())[place])
         ]
-        if not split or not _is_part(use, one, mesh):
+        if not split or not _is_part(use, sharded, mesh):
             return None
         operand, place = split[0]
         which = "both operands" if len({id(operand) for operand, _ in split}) > 1 else "one operand"
@@ -139,9 +141,9 @@ def _of_product(
             f"the product sums over a dimension of size {operand.type.shape[place]} that is split "
             f"over {units.axes(use.axes)} in {which} "
             f"({_shown(operands[0])} @ {_shown(operands[1])}), so each device has a partial sum "
-            f"of the result, {units.array(one.type.shape, one.type.dtype)}",
+            f"of the result, {units.array(sharded.type.shape, sharded.type.dtype)}",
             before=None,
-            after=one.spec,
+            after=sharded.spec,
         )
     for operand, _ in sides:
         lost = set(use.axes) & {name for row in operand.spec or () for name in row}
@@ -150,55 +152,57 @@ def _of_product(
                 "operand",
                 f"the product needs more of {_shown(operand)} than a device holds: it is split "
                 f"over {units.axes(sorted(lost))}, and the result is "
-                f"{_spec(one)}",
+                f"{_spec(sharded)}",
                 before=operand.spec,
                 after=None,
             )
     return None
 
 
-def _of_reduction(use: CollectiveUse, one: Sharded, operands: Sequence[Sharded]) -> Why | None:
+def _of_reduction(use: CollectiveUse, sharded: Sharded, operands: Sequence[Sharded]) -> Why | None:
     operand = operands[0] if operands else None
     if operand is None or operand.spec is None:
         return None
-    places = [int(place) for place in re.findall(r"\d+", one.instruction.attribute("dimensions"))]
+    places = [
+        int(place) for place in re.findall(r"\d+", sharded.instruction.attribute("dimensions"))
+    ]
     if not any(set(use.axes) & set(operand.spec[place]) for place in places):
         return None
     return Why(
         "reduction",
-        f"{one.primitive} goes over a dimension of {_shown(operand)} that is split over "
+        f"{sharded.primitive} goes over a dimension of {_shown(operand)} that is split over "
         f"{units.axes(use.axes)}",
         before=operand.spec,
-        after=one.spec,
+        after=sharded.spec,
     )
 
 
 def _of_resharding(
-    use: CollectiveUse, one: Sharded, operands: Sequence[Sharded], mesh: Mapping[str, int]
+    use: CollectiveUse, sharded: Sharded, operands: Sequence[Sharded], mesh: Mapping[str, int]
 ) -> Why | None:
     """Return the reason if an operand, best one of which a part is sent, has another spec."""
-    is_loop, moves = (one.instruction.opcode == name for name in ("tuple", "transpose"))
+    is_loop, moves = (sharded.instruction.opcode == name for name in ("tuple", "transpose"))
     candidates = [operand for operand in operands if _is_part(use, operand, mesh)]
     if not is_loop:  # it has one value for each array, of which one is sent
         candidates.append(max(operands, key=lambda operand: operand.type.bytes))
-    resharded = (o for o in candidates if o.spec is not None and (moves or o.spec != one.spec))
+    resharded = (o for o in candidates if o.spec is not None and (moves or o.spec != sharded.spec))
     operand = next(resharded, None)
-    if operand is None or one.spec is None:
+    if operand is None or sharded.spec is None:
         return None
-    kind = "resharding" if primitives.of(one.primitive).acts == "places" else "operation"
+    kind = "resharding" if primitives.of(sharded.primitive).acts == "places" else "operation"
     array = units.array(operand.type.shape, operand.type.dtype)
-    subject = f"{array} is" if kind == "resharding" else f"{one.primitive} takes {array}"
+    subject = f"{array} is" if kind == "resharding" else f"{sharded.primitive} takes {array}"
     needed = "the loop needs it" if is_loop else "the result is needed"
     return Why(
         kind,
-        f"{subject} sharded as {_spec(operand)}, and {needed} as {_spec(one)}",
+        f"{subject} sharded as {_spec(operand)}, and {needed} as {_spec(sharded)}",
         before=operand.spec,
-        after=one.spec,
+        after=sharded.spec,
     )
 
 
 def _across(
-    use: CollectiveUse, one: Sharded, operands: Sequence[Sharded], mesh: Mapping[str, int]
+    use: CollectiveUse, sharded: Sharded, operands: Sequence[Sharded], mesh: Mapping[str, int]
 ) -> Why | None:
     """Return the reason for an operation along a split dimension of an operand."""
     split = [
@@ -214,21 +218,23 @@ def _across(
     effect = "its partial results are combined" if summed else "a device needs what others hold"
     return Why(
         "operation",
-        f"{one.primitive} goes along a dimension of size {operand.type.shape[place]} of "
+        f"{sharded.primitive} goes along a dimension of size {operand.type.shape[place]} of "
         f"{_shown(operand)} that is split over {units.axes(use.axes)}, so {effect}",
         before=operand.spec,
-        after=one.spec,
+        after=sharded.spec,
     )
 
 
-def _is_part(use: CollectiveUse, one: Sharded, mesh: Mapping[str, int]) -> bool:
+def _is_part(use: CollectiveUse, sharded: Sharded, mesh: Mapping[str, int]) -> bool:
     """Return whether what is sent has the size of one device's part, in any order."""
-    if use.dtype != one.type.dtype or one.spec is None:
+    if use.dtype != sharded.type.dtype or sharded.spec is None:
         return False
     # If a sum is scattered afterwards, the whole is reduced.
     reduced_axes = () if use.name in EXCHANGES else use.axes
-    parts = [math.prod(mesh[name] for name in row if name not in reduced_axes) for row in one.spec]
-    local = (-(-size // count) for size, count in zip(one.type.shape, parts, strict=True))
+    parts = [
+        math.prod(mesh[name] for name in row if name not in reduced_axes) for row in sharded.spec
+    ]
+    local = (-(-size // count) for size, count in zip(sharded.type.shape, parts, strict=True))
     return math.prod(local) == math.prod(use.shape)
 
 
@@ -242,9 +248,9 @@ def _sliced(why: Why) -> Why:
     )
 
 
-def _shown(one: Sharded) -> str:
-    return f"{units.array(one.type.shape, one.type.dtype)} as {_spec(one)}"
+def _shown(sharded: Sharded) -> str:
+    return f"{units.array(sharded.type.shape, sharded.type.dtype)} as {_spec(sharded)}"
 
 
-def _spec(one: Sharded) -> str:
-    return "no spec" if one.spec is None else units.spec(one.spec)
+def _spec(sharded: Sharded) -> str:
+    return "no spec" if sharded.spec is None else units.spec(sharded.spec)

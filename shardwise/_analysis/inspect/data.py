@@ -297,9 +297,9 @@ def _names(step: Step) -> tuple[str, ...]:
     return step.name, step.operation, step.operation.partition(" ")[0], step.where.function
 
 
-def _nothing(found: InspectionData, line: int | str | None, where: str | None) -> str:
-    lines = sorted({step.where.line for step in found.steps if step.where.file})
-    names = dict.fromkeys(step.name for step in found.steps if step.name)
+def _nothing(inspection: InspectionData, line: int | str | None, where: str | None) -> str:
+    lines = sorted({step.where.line for step in inspection.steps if step.where.file})
+    names = dict.fromkeys(step.name for step in inspection.steps if step.name)
     names = [repr(name) if "," in name else name for name in names]
     number = str(line).rpartition(":")[2]
     if line is not None and not number.isdigit():

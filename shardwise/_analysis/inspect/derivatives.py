@@ -101,8 +101,8 @@ def _results(
     return [i for _, _, i in sorted(ranked)]
 
 
-def _at(one: StackedResult, asked: DerivativeCall) -> bool:
-    location = one.op.where
+def _at(result: StackedResult, asked: DerivativeCall) -> bool:
+    location = result.op.where
     return (location.file, location.line) == (asked.where.file, asked.where.line)
 
 

@@ -130,6 +130,6 @@ def names(seen: Sequence[StackedResult], uses: Uses) -> list[str]:
     return labels
 
 
-def _statement(one: StackedResult, uses: Uses) -> tuple[ast.stmt | None, tuple[int, ...]]:
-    unnamed = uses.backward(one.op) or isinstance(one.op, Split)
-    return None if unnamed else statement_of(one.op.where), one.around.iteration
+def _statement(result: StackedResult, uses: Uses) -> tuple[ast.stmt | None, tuple[int, ...]]:
+    unnamed = uses.backward(result.op) or isinstance(result.op, Split)
+    return None if unnamed else statement_of(result.op.where), result.around.iteration

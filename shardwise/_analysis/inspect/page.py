@@ -42,12 +42,12 @@ LIMIT = 60
 """The most values in the fragment for notebooks."""
 
 
-def html(found: InspectionData) -> str:
+def html(inspection: InspectionData) -> str:
     """Return the whole page."""
     # Inside a script element nothing may look like its end.
-    data = json.dumps(_for_script(page_data(found))).replace("<", "\\u003c")
+    data = json.dumps(_for_script(page_data(inspection))).replace("<", "\\u003c")
     page = environment().get_template("page.html.j2")
-    return page.render(found=found, data=Markup(data), version=__version__)
+    return page.render(found=inspection, data=Markup(data), version=__version__)
 
 
 def _for_script(data: Any) -> Any:
@@ -62,12 +62,12 @@ def _for_script(data: Any) -> Any:
     return data
 
 
-def notebook(found: InspectionData) -> str:
+def notebook(inspection: InspectionData) -> str:
     """Return the fragment that a notebook shows."""
     return (
         environment()
         .get_template("notebook.html.j2")
-        .render(found=found, stops=found.stops, limit=LIMIT)
+        .render(found=inspection, stops=inspection.stops, limit=LIMIT)
     )
 
 
@@ -80,14 +80,14 @@ def environment() -> Environment:
     return templates
 
 
-def page_data(found: InspectionData) -> dict[str, Any]:
+def page_data(inspection: InspectionData) -> dict[str, Any]:
     """Return the data for the script of the page: steps, stops and lines of source."""
-    stops = found.stops
-    number = {id(step): index for index, step in enumerate(found.steps)}
+    stops = inspection.stops
+    number = {id(step): index for index, step in enumerate(inspection.steps)}
     return {
-        **found.to_dict(),
+        **inspection.to_dict(),
         "tints": len(TINTS),
-        "sources": _sources(found),
+        "sources": _sources(inspection),
         "stops": [
             {
                 "file": stop.where.file,
@@ -102,10 +102,10 @@ def page_data(found: InspectionData) -> dict[str, Any]:
     }
 
 
-def _sources(found: InspectionData) -> list[dict[str, Any]]:
+def _sources(inspection: InspectionData) -> list[dict[str, Any]]:
     """Return the lines around those that make values, file by file, in order of first use."""
     used: dict[str, set[int]] = {}
-    for step in found.steps:
+    for step in inspection.steps:
         if step.where.file:
             used.setdefault(step.where.file, set()).add(step.where.line)
     return [

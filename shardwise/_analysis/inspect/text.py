@@ -20,20 +20,20 @@ INPUTS = 12
 """The most replicated arguments that are shown."""
 
 
-def text(found: InspectionData, every: bool) -> str:
+def text(inspection: InspectionData, every: bool) -> str:
     """Return the text of an inspection."""
-    mesh = "{" + ", ".join(f"{name}: {size}" for name, size in found.mesh.items()) + "}"
-    count = len(found.steps)
-    lines = [f"{found.name} on {mesh}: {count} value{'s' * (count != 1)}"]
+    mesh = "{" + ", ".join(f"{name}: {size}" for name, size in inspection.mesh.items()) + "}"
+    count = len(inspection.steps)
+    lines = [f"{inspection.name} on {mesh}: {count} value{'s' * (count != 1)}"]
     hidden = 0
-    for stop in found.stops:
+    for stop in inspection.stops:
         steps = stop.steps if every else _fewer(stop.shown)
         hidden += len(stop.steps) - len(steps)
         lines += ["", _head(stop)] if steps else []
         for step in steps:
             lines += _step(step)
-    if found.deadlock:
-        lines += ["", f"DEADLOCK: {found.deadlock}"]
+    if inspection.deadlock:
+        lines += ["", f"DEADLOCK: {inspection.deadlock}"]
     if hidden:
         singular = hidden == 1
         subject = (
@@ -46,7 +46,7 @@ def text(found: InspectionData, every: bool) -> str:
             "",
             f"{subject} left out; text(every=True), or --every on the command line, has {pronoun}.",
         ]
-    lines += [f"Note: {note}" for note in found.notes]
+    lines += [f"Note: {note}" for note in inspection.notes]
     return "\n".join(lines)
 
 

@@ -192,10 +192,10 @@ class Sandbox:
                 self._stop(one)
             one.skipped = True
 
-    def _stop(self, one: Going) -> None:
+    def _stop(self, process: Going) -> None:
         if self._talk is not None:
             with contextlib.suppress(OSError):
-                self._talk.sendall(json.dumps({"stop": one.run}).encode() + b"\n")
+                self._talk.sendall(json.dumps({"stop": process.run}).encode() + b"\n")
 
     def _wait_until_ready(self) -> None:
         end = time.monotonic() + STARTING

@@ -232,10 +232,10 @@
     };
     events.onerror = function () { get("lost").hidden = false; };
     events.onmessage = function (event) {
-      var told = JSON.parse(event.data);
+      var message = JSON.parse(event.data);
       // A file that is saved is the one that its author wants to see.
-      if (told.kind === "saved" && told.name !== open) { choose(told.name); return; }
-      refresh(told.kind === "judged");
+      if (message.kind === "saved" && message.name !== open) { choose(message.name); return; }
+      refresh(message.kind === "judged");
     };
   };
   window.addEventListener("hashchange", function () {

@@ -122,40 +122,40 @@ class LiveWorkshop:
             ],
         }
 
-    def _status(self, one: Exercise) -> str:
-        found = self.shop.verdicts.get(one.name)
+    def _status(self, exercise: Exercise) -> str:
+        found = self.shop.verdicts.get(exercise.name)
         return found.status if found else ""
 
-    def exercise(self, one: Exercise) -> dict[str, Any]:
+    def exercise(self, exercise: Exercise) -> dict[str, Any]:
         """What the page shows of one exercise."""
         folder = self.shop.folder
-        found = self.shop.verdicts.get(one.name)
-        count = folder.hinted.get(one.name, 0)
+        found = self.shop.verdicts.get(exercise.name)
+        count = folder.hinted.get(exercise.name, 0)
         return {
-            "number": one.number,
-            "name": one.name,
-            "title": one.title,
-            "topic": one.topic,
-            "file": one.file_name,
-            "path": f"{folder.path.name}/{one.file_name}",
-            "statement": MARKDOWN.render(one.statement),
-            "source": _code(folder.text(one), one),
-            "solved": one.name in folder.solved,
-            "hints": [MARKDOWN.render(hint) for hint in one.hints[:count]],
-            "about_hints": about_hints(one),
-            "more_hints": count < len(one.hints),
-            "solution": one.solution if one.name in folder.solved else None,
-            "judging": one.name in self.waiting,
+            "number": exercise.number,
+            "name": exercise.name,
+            "title": exercise.title,
+            "topic": exercise.topic,
+            "file": exercise.file_name,
+            "path": f"{folder.path.name}/{exercise.file_name}",
+            "statement": MARKDOWN.render(exercise.statement),
+            "source": _code(folder.text(exercise), exercise),
+            "solved": exercise.name in folder.solved,
+            "hints": [MARKDOWN.render(hint) for hint in exercise.hints[:count]],
+            "about_hints": about_hints(exercise),
+            "more_hints": count < len(exercise.hints),
+            "solution": exercise.solution if exercise.name in folder.solved else None,
+            "judging": exercise.name in self.waiting,
             "verdict": found.to_dict() if found else None,
         }
 
 
-def _code(text: str, one: Exercise) -> list[tuple[int, str]]:
+def _code(text: str, exercise: Exercise) -> list[tuple[int, str]]:
     """The lines of the learner's file after the statement on top, which the page shows anyway."""
     lines = list(enumerate(text.splitlines(), 1))
-    head = one.start.split('"""', 2)
+    head = exercise.start.split('"""', 2)
     skip = (head[0] + '"""' + head[1] + '"""').count("\n") + 1 if len(head) == 3 else 0
-    untouched = text.splitlines()[:skip] == one.start.splitlines()[:skip]
+    untouched = text.splitlines()[:skip] == exercise.start.splitlines()[:skip]
     rest = lines[skip:] if untouched else lines
     while rest and not rest[0][1].strip():
         rest = rest[1:]

@@ -98,7 +98,7 @@ class _Outline:
         self.report = report
         self.launches = {i: launch for launch in report.launches for i in launch.collectives}
         self.most = max((self.weight(launch) for launch in self.launches.values()), default=0)
-        self.told = {i for remark in report.findings for i in remark.collectives}
+        self.with_findings = {i for remark in report.findings for i in remark.collectives}
 
     def weight(self, launch: Launch) -> float:
         """Return what a bar shows: the time if it is known, else the bytes."""
@@ -142,7 +142,9 @@ class _Outline:
 
     def _is_small(self, entry: Entry) -> bool:
         """Return whether an entry is negligible and has no findings."""
-        has_finding = entry.launch is not None and self.told.intersection(entry.launch.collectives)
+        has_finding = entry.launch is not None and self.with_findings.intersection(
+            entry.launch.collectives
+        )
         return not (entry.bodies or entry.redundant or has_finding) and entry.part < SMALL
 
     def _folded(self, group: list[Entry]) -> Entry:
