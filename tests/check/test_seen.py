@@ -125,10 +125,10 @@ def test_shapes_are_enough():
 
 def drawn(program, *shapes, seed=0):
     """The values that are drawn for the shapes of a program."""
-    from shardwise._analysis.check.draw import Drawing
+    from shardwise._analysis.check.draw import DrawnArguments
     from shardwise._engine.tracing import Tracing
 
-    return Drawing(Tracing(program, sw.mesh(data=1)), shapes).run(seed)[1]
+    return DrawnArguments(Tracing(program, sw.mesh(data=1)), shapes).run(seed)[1]
 
 
 def test_indices_stay_within_bounds_wherever_they_are_used():

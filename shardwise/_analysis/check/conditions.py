@@ -37,7 +37,7 @@ from ..._program import (
 from ..._program.primitives import of
 from ..lift import eps_of
 from .bounds import literal
-from .draw import Drawing
+from .draw import DrawnArguments
 from .flow import carried, needed
 from .running import Run
 from .special import special_ways
@@ -66,7 +66,7 @@ class Conditions:
     all equal elements are seen by one `argmax`.
     """
 
-    def __init__(self, drawing: Drawing, run: Run, base: Run, results: Sequence[int]):
+    def __init__(self, drawing: DrawnArguments, run: Run, base: Run, results: Sequence[int]):
         self.drawing, self.run = drawing, run
         self._mesh, self._base = (
             ConditionRecord(one, drawing.inputs(one), results) for one in (run, base)

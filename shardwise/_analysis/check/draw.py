@@ -72,7 +72,7 @@ WAYS = (
 """The ways to draw values, tried in order until all results are finite."""
 
 
-class Drawing:
+class DrawnArguments:
     """Values for the shapes among the arguments of a program, drawn from seeds."""
 
     def __init__(self, tracing: Tracing, args: tuple[Any, ...]):

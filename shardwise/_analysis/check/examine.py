@@ -32,7 +32,7 @@ from ..faults import (
 from .clash import run_on
 from .conditions import Conditions
 from .diagnose import place
-from .draw import Drawing, is_zero, without_zeros
+from .draw import DrawnArguments, is_zero, without_zeros
 from .joined import Outcome, causes, led_by_a_cause
 from .judging import judge_results
 from .meant import Meant
@@ -93,7 +93,7 @@ def examine(
     # Drawn values have no sharding, but the shapes that they replace may have one.
     options = Tracing(f, ones, in_specs, static).specs_of(args), static
 
-    drawing = Drawing(Tracing(f, ones, *options), args)
+    drawing = DrawnArguments(Tracing(f, ones, *options), args)
 
     def compared(
         seed: int, like: Examined | None = None, given: tuple[Any, ...] | None = None
@@ -243,7 +243,7 @@ class Examined(Outcome):
         """Whether other values may show what these do not, and are cheap to try."""
         return not self.wrong_on and not self.is_proved and self.base.is_light
 
-    def conditions(self, drawing: Drawing) -> Conditions:
+    def conditions(self, drawing: DrawnArguments) -> Conditions:
         """Return the conditions of the results that are not proved, and what was seen of them."""
         run = self.runs[-1]
         gaps = self.follows.gaps(run) if self.follows else None
