@@ -372,7 +372,7 @@ def test_what_is_not_a_function_is_no_case(here, made, words):
 
 DECLARED_WRONGLY = """
 
-@sw.case(mesh={"data": "a"})
+@sw.case(mesh={"data": "2a"})
 def no_size():
     return mean, (jnp.arange(8.0),)
 
@@ -393,9 +393,9 @@ def test_a_case_that_is_declared_wrongly_takes_no_other_along(here):
     result = run("steps.py")
     assert result.exit_code == ExitCode.NOT_RUN
     assert "steps.py:right: right on 2 meshes" in result.stdout
-    line = line_of(path, '"a"')
-    assert f"steps.py:{line}: sw.case: a mesh: axis 'data' has size 'a'" in result.stdout
-    assert "Remedy: data=8, a number." in result.stdout
+    line = line_of(path, '"2a"')
+    assert f"steps.py:{line}: sw.case: axis 'data' has size '2a'" in result.stdout
+    assert 'Remedy: mesh={"data": "n"}, or mesh={"data": [1, 2, 4, 8]}' in result.stdout
     line = line_of(path, "explain=3")
     assert f"steps.py:{line}: sw.case: explain is int" in result.stdout
     line = line_of(path, "def takes") - 1

@@ -41,7 +41,7 @@ def test_the_turns_of_a_ring_are_not_to_blame():
     assert (finding.code, finding.where.line) == ("SW109", line_of(body, "# wrong"))
     assert "it differs first at this line" in finding.message
     assert "integers of" not in finding.remedy
-    assert "as many iterations as parts" in finding.remedy
+    assert "does a loop over the parts run once for each" in finding.remedy
 
 
 def test_what_goes_into_no_other_value_is_nothing_to_a_result():

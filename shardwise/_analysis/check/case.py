@@ -163,7 +163,7 @@ def _refuse_no_mesh(misplaced: Sequence[Any], mesh: Any) -> None:
         if AnySize.of(mesh, "case") is None:
             expand(mesh)
     except ShardwiseError as error:
-        raise type(error)(f"{_where()}: {error}") from None
+        raise type(error)(f"{_where()}: {str(error).removeprefix('sw.case: ')}") from None
 
 
 def _where() -> str:
