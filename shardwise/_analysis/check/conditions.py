@@ -50,12 +50,7 @@ FEW = 5
 
 OUTCOMES = ("was never true", "was never false")
 
-ASKS = {"isnan", "isinf", "isfinite", "isposinf", "isneginf", "isclose", "equal", "not_equal"} | {
-    "argmax",
-    "argmin",
-    "argsort",
-    "top_k",
-}
+ASKS = {"isnan", "isinf", "isfinite", "isposinf", "isneginf", "isclose", "equal", "not_equal"}
 """Functions that are comparisons, besides the operators of Python."""
 
 
@@ -185,7 +180,8 @@ def _written(op: Op) -> str:
     except (SyntaxError, ValueError):
         return ""
     called = ast.unparse(tree.func).split(".")[-1] if isinstance(tree, ast.Call) else ""
-    return text if isinstance(tree, ast.Compare) or called in ASKS else ""
+    searches = isinstance(op, Leaf) and is_search(op) and op.name in called  # jnp.argsort
+    return text if isinstance(tree, ast.Compare) or called in ASKS or searches else ""
 
 
 def _computed_from(body: Body, sources: Iterable[Var]) -> set[Atom]:
