@@ -239,7 +239,7 @@ def test_a_reference_of_another_structure_is_refused():
     ("reference", "words"),
     [
         (lambda x: {"a": x.sum(), "c": x.sum()}, r"it has result['c'], and it lacks result['b']"),
-        (lambda x: (x.sum(), x.sum()), r"lacks result['a'], result['b'] and has result[0], "),
+        (lambda x: (x.sum(), x.sum()), r"has result[0], result[1], and it lacks result['a'], "),
         (lambda x: x.sum(), r"it has result, and it lacks result['a'], result['b']"),
         ({"a": 1.0}, r"lacks result['b']"),
         ({"a": 1.0, "b": {"c": 1.0}}, r"it has result['b']['c']"),
