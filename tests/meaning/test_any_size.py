@@ -365,12 +365,12 @@ def test_what_is_no_size(mesh, says, remedy):
     with pytest.raises(sw.ShardingError) as caught:
         sw.prove(training(right), *of_rows(8), mesh=mesh)
     assert says in str(caught.value)
-    assert (
-        f"Remedy: {remedy}" in str(caught.value) or remedy in str(caught.value).split("Remedy")[1]
-    )
+    assert remedy in str(caught.value).split("Remedy: ")[1]
 
 
-@pytest.mark.parametrize(("rows", "says"), [(1, "no size but 1"), (0, "cut no dimension")])
+@pytest.mark.parametrize(
+    ("rows", "says"), [(1, "1 is the only size that divides"), (0, "only empty dimensions")]
+)
 def test_rows_that_no_size_divides(rows, says):
     with pytest.raises(sw.ShardingError, match=says):
         sw.prove(training(right), *of_rows(rows), mesh={"data": "n"})

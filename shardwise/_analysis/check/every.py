@@ -209,8 +209,10 @@ class AnySize:
             sizes = [size for row, size in cuts if not {*axes}.isdisjoint(row)]
             if not sizes:
                 names = " or ".join(map(repr, axes))
+                is_cut = any(not {*axes}.isdisjoint(row) for row, _ in _cuts(body))
+                kind = "only empty dimensions" if is_cut else "no dimension"
                 raise self.error(
-                    f"on one device, in_specs cut no dimension of the arguments along {names}",
+                    f"on one device, in_specs cut {kind} of the arguments along {names}",
                     axis=axes[0],
                 )
             columns.append(_divisors(math.gcd(*sizes)))
@@ -226,8 +228,8 @@ class AnySize:
         open_axes = tuple(axis for axis, size in self.given.items() if is_letter(size))
         if len(meshes) == 1 and divide(meshes[0]):
             raise self.error(
-                f"there is no size but 1 among {self._rule(cuts)}",
-                "prove it with sizes of the arguments that more divide.",
+                f"1 is the only size that divides ({self._rule(cuts)})",
+                "pass larger arguments, such as a batch that other sizes divide.",
             )
         return Every(self._rule(cuts), tuple(sorted(meshes, key=lambda one: one.size)), open_axes)
 

@@ -281,7 +281,7 @@ class Unmet(Limit):
         lines = ", ".join(dict.fromkeys(str(other.line) for other, _ in others[:FEW]))
         more = f"; and {len(others)} more, in line {lines}" if others else ""
         return cls.seen(
-            f"{text} for the values drawn: what is computed otherwise was not compared{more}",
-            "pass arguments for which it is, in place of the shapes.",
+            f"{text} for the values drawn: what the program does otherwise was not compared{more}",
+            "in place of the shapes, pass arguments for which the condition has the other outcome.",
             where,
         )
