@@ -12,11 +12,24 @@ import shardwise as sw
 from ..campaign import alike
 from . import Idiom
 
+ITSELF = "proved against itself"
+"""The status of an idiom that is proved, but not against its reference."""
 
-def proved(idiom: Idiom, run: bool = False) -> Any:
-    """Prove it, from its shapes alone unless it is `run`."""
-    args = idiom.args if run else jax.eval_shape(lambda *args: args, *idiom.args)
-    return sw.prove(idiom.step, *args, mesh=sw.mesh(idiom.mesh), reference=idiom.reference, run=run)
+
+def judged(idiom: Idiom) -> tuple[str, Any]:
+    """Return the status of an idiom, and the proof; it is read from its shapes alone."""
+    proof = _proof(idiom, idiom.reference)
+    if proof.status == "unknown" and idiom.reference is not None:
+        alone = _proof(idiom, None)
+        if alone.status != "unknown":
+            return (ITSELF if alone else alone.status), proof
+    return proof.status, proof
+
+
+def _proof(idiom: Idiom, reference: Any) -> Any:
+    shapes = jax.eval_shape(lambda *args: args, *idiom.args)
+    mesh = sw.mesh(idiom.mesh)
+    return sw.prove(idiom.step, *shapes, mesh=mesh, reference=reference, run=False)
 
 
 def differences(idiom: Idiom) -> list[str]:
