@@ -35,8 +35,8 @@ def gates(x, router):
     """Which expert each token of a group goes to, in which of 3 slots; and its weight."""
     weights = jax.nn.softmax(x @ router)
     chosen = jax.nn.one_hot(weights.argmax(-1), 4)
-    place = (jnp.cumsum(chosen, 1) - 1) * chosen
-    slots = jax.nn.one_hot(place.sum(-1), 3) * (place.sum(-1) < 3)[..., None]
+    place = ((jnp.cumsum(chosen, 1) - 1) * chosen).sum(-1).astype(int)
+    slots = jax.nn.one_hot(place, 3) * (place < 3)[..., None]
     mask = chosen[..., None] * slots[:, :, None]
     return mask, weights.max(-1)
 
