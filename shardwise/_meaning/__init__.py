@@ -25,6 +25,8 @@ from .term import Coef as Coef
 from .term import Left as Left
 from .term import TooLate as TooLate
 from .term import below as below
+from .term import extended as extended
+from .term import in_time as in_time
 from .term import late as late
 from .term import remaining as remaining
 from .term import step as step

@@ -77,6 +77,7 @@ def gaps(w: Notes, want: Value, got: Value) -> list[Gap]:
     """Return the gaps between a result and the reference, in program order."""
     if equal(want, got):
         return []
+    T.in_time()
     mistakes = sorted(mistakes_in(w, got.term), key=lambda m: m.order)
     sound = tuple(_first_use(w, mistake) for mistake in mistakes if mistake.sound)
     if sound or (mistakes and not mistakes[0].axes):

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from .._mesh import Axis
-from .._program import Body, live, walk
+from .._program import Atom, Body, live, walk
 from . import term as T
 from .bits import dtype_of, held
 from .compare import Gap, gaps, mistakes_in
@@ -40,7 +40,17 @@ class Reading:
 
     def __init__(self, body: Body, constants: Sequence[Any], plain: Reading | None = None):
         self.body, self.constants, self.plain = body, constants, plain
-        self.meaning = read(body, constants, plain.meaning if plain is not None else None)
+
+    def followed(self) -> Reading:
+        """Read the program now, and return it."""
+        assert self.meaning
+        return self
+
+    @functools.cached_property
+    def meaning(self) -> Meaning:
+        """The meaning of the program."""
+        plain = self.plain.meaning if self.plain is not None else None
+        return read(self.body, self.constants, plain)
 
     @functools.cached_property
     def loops(self) -> Body:
@@ -60,28 +70,42 @@ class Reading:
         """
         assert self.plain is not None
         first = self._parted(self.body, self.plain.meaning, self.meaning)
-        repeats = self.loops is not self.body or self.plain.loops is not self.plain.body
-        if all(map(_says, first)) or not repeats:
+        try:
+            repeats = self.loops is not self.body or self.plain.loops is not self.plain.body
+            if all(map(_says, first)) or not repeats:
+                return first
+            second = self._parted(self.loops, self.plain.as_loops, self.as_loops)
+        except T.TooLate:
             return first
-        second = self._parted(self.loops, self.plain.as_loops, self.as_loops)
         return [new if _says(new) else old for old, new in zip(first, second, strict=True)]
 
     def _parted(self, body: Body, plain: Meaning, own: Meaning) -> list[list[Gap]]:
+        """Compare every result with the reference; those for which there is no time are long."""
         merge = Merger()
         rows = []
         for out, want, got in zip(body.outs, plain.results, own.results, strict=True):
-            differences = gaps(own.walk, want, got)
-            unlike = bool(differences) and all(gap.kind == "other" for gap in differences)
-            if unlike and equal_merged(want, got, merge):
-                differences = []
-            if differences and len(body.outs) > 1:
-                # If two lines compute the same, name the one that the result depends on.
-                alone = Body(body.ins, live(body.ops, [out]), [out])
-                if _names_others(differences, body, alone):
-                    reread = read(alone, self.constants, plain)
-                    differences = gaps(reread.walk, want, reread.results[0])
+            differences: list[Gap] = []
+            try:
+                differences = gaps(own.walk, want, got)
+                unlike = bool(differences) and all(gap.kind == "other" for gap in differences)
+                if unlike and equal_merged(want, got, merge):
+                    differences = []
+                elif differences and len(body.outs) > 1:
+                    differences = self._named(differences, body, plain, out, want)
+            except T.TooLate:
+                differences = differences or [Gap("other", got.term, long=True)]
             rows.append(differences)
         return rows
+
+    def _named(
+        self, found: list[Gap], body: Body, plain: Meaning, out: Atom, want: Value
+    ) -> list[Gap]:
+        """Return the gaps: of two lines that compute the same, that which the result depends on."""
+        alone = Body(body.ins, live(body.ops, [out]), [out])
+        if not _names_others(found, body, alone):
+            return found
+        reread = read(alone, self.constants, plain)
+        return gaps(reread.walk, want, reread.results[0])
 
 
 def _names_others(found: list[Gap], body: Body, alone: Body) -> bool:
@@ -115,7 +139,7 @@ def read_apart(
     try:
         with T.at_most(WORK):
             return _walked(device_walk, body, constants)
-    except (TooLong, T.TooMuch):
+    except (TooLong, T.TooMuch, T.TooLate):
         return None
 
 

@@ -67,6 +67,7 @@ class Walk(Notes):
         """Return the meanings of a body's results."""
         env: dict[Any, Value] = dict(zip(body.ins, ins, strict=True))
         for op in self.in_order(body):
+            T.in_time()
             self.count += 1
             values = [self.read(env, atom) for atom in op.ins]
             outs = self.apply(op, values)

@@ -32,6 +32,6 @@ def same(want: Value, got: Value, left: T.Left, ways: Sequence[Way] = WAYS) -> b
             with T.at_most(WORK, left):
                 if comparison(want, got):
                     return True
-        except (T.TooMuch, RecursionError):
+        except (T.TooMuch, T.TooLate, RecursionError):
             result = None
     return result

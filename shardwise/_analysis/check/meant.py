@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from ..._base.doing import doing
 from ..._base.errors import ShardwiseError, warn
-from ..._meaning import Gap, Reading
+from ..._meaning import Gap, Reading, TooLate
 from ..faults.powers import Sizes
 from .running import Run
 
@@ -66,7 +66,7 @@ def _is_certain(gap: Gap) -> bool:
 def _read(run: Run, plain: Reading | None) -> Reading | None:
     doing(f"following each value {run.on}")
     constants = run.traced.constants
-    return _followed(lambda: Reading(run.body, constants, plain))
+    return _followed(Reading(run.body, constants, plain).followed)
 
 
 def _followed(f: Callable[[], T]) -> T | None:
@@ -74,6 +74,8 @@ def _followed(f: Callable[[], T]) -> T | None:
         return f()
     except ShardwiseError:
         raise
+    except TooLate:  # numbers alone may still show what is wrong
+        return None
     except Exception as error:  # a gap in the analysis must not cost the user the verdict
         warn(
             f"shardwise could not follow this program ({type(error).__name__}: {error}), and "

@@ -274,9 +274,11 @@ class NotFollowed(Fault):
     see = (("The rules", "prove/rules"),)
 
     @classmethod
-    def not_reached(cls, sizes: str, first: dict[str, int], why: str) -> Finding:
-        """Report sizes of an axis on which the program was not read."""
-        remedy = f"prove the sizes that you will run with by themselves: mesh={first}"
+    def not_reached(cls, sizes: str, first: dict[str, int] | None, why: str) -> Finding:
+        """Report meshes on which the program was not read; `first` is one of several."""
+        remedy = "write repeated layers as one lax.scan, or prove a part of the program."
+        if first is not None:
+            remedy = f"prove the sizes that you will run with by themselves: mesh={first}"
         return cls.found(f"{sizes}: not reached: {why}", remedy=remedy, certain=False)
 
     @classmethod

@@ -14,7 +14,7 @@ from typing import Any
 
 from ..._base.errors import name_of
 from ..._meaning import Gap
-from ..._mesh import Axis, axes_of
+from ..._mesh import AbstractMesh, Axis, axes_of
 from ..._program import collectives_in, is_sharded
 from ..check import Every, cause, place_of, ratios, split_silenced, words
 from ..compiler.outside import checked_part
@@ -71,8 +71,9 @@ def judged(
     numbers: Numbers,
     reference: Any,
     every: Every | None = None,
+    left_out: Sequence[AbstractMesh] = (),
 ) -> Proof:
-    """Return the proof of a program from all its results."""
+    """Return the proof of a program from all its results; meshes `left_out` were not read."""
     results = []
     meant: list[Finding] = []
     seen: dict[Finding, None] = {}
@@ -97,10 +98,12 @@ def judged(
     reported = {(finding.code, finding.where) for finding in causes if finding.certain}
     shown = [finding for finding in seen if (finding.code, finding.where) not in reported]
     findings = [*causes, *shown, *_waiting(programs, numbers)]
-    not_reached = list(map(words, every.not_reached)) if every else []
-    if every and not_reached:
-        least = dict(every.not_reached[0].shape)
-        findings.append(NotFollowed.not_reached(every.some(not_reached), least, LIMIT))
+    left_out = every.not_reached if every else left_out
+    not_reached = list(map(words, left_out))
+    if not_reached:
+        named = every.some(not_reached) if every else ", ".join(not_reached)
+        several = dict(left_out[0].shape) if every or len(programs) + len(left_out) > 1 else None
+        findings.append(NotFollowed.not_reached(named, several, LIMIT))
         results += [
             Result(path, mesh, UNKNOWN, f"not reached: {LIMIT}")
             for mesh in not_reached

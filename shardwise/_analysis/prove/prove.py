@@ -18,7 +18,7 @@ from .judge import decided, judged
 from .numbers import Numbers, try_numbers
 from .proof import Proof
 from .reading import ReadProgram
-from .sizes import read_every
+from .sizes import read_each, read_every
 
 SECONDS = 25.0
 """The deadline of all parts together, so that the last step ends within `LIMIT` seconds."""
@@ -122,26 +122,22 @@ def _prove(
     itself = reference is None
     base = alone if itself else Tracing(reference, None, static=static, alone=True)
     began = time.monotonic()
-    plain = ReadProgram.of(base, one_mesh, args)
+    plain = ReadProgram.traced_from(base, one_mesh, args)
     seconds = time.monotonic() - began
-    every = None
+    every, not_reached = None, ()
     if isinstance(wanted, AnySize):
         every = wanted.every(alone(args, {}).program.body)
         programs, rows, every = read_every(
             wanted, every, lambda mesh: Tracing(f, mesh, *options), args, plain, itself, seconds
         )
     else:
-        programs = [
-            plain
-            if itself and mesh == one_mesh
-            else ReadProgram.of(Tracing(f, mesh, *options), mesh, args, plain)
-            for mesh in wanted
-        ]
-        rows = [row for program in programs for row in program.compared(plain)]
+        programs, rows, not_reached = read_each(
+            wanted, lambda mesh: Tracing(f, mesh, *options), args, plain, itself
+        )
     numbers = Numbers()
     # A run on a mesh where all is proved would not help the other meshes.
-    unproved = [row.mesh for row in rows if row.gaps or row.waits]
+    unproved = [*(row.mesh for row in rows if row.gaps or row.waits), *not_reached]
     if run and unproved:
-        settled = all(map(decided, rows))
+        settled = all(map(decided, rows)) and not not_reached
         numbers = try_numbers(f, args, unproved, reference, settled, options)
-    return judged(f, args, rows, plain, programs, numbers, reference, every)
+    return judged(f, args, rows, plain, programs, numbers, reference, every, not_reached)

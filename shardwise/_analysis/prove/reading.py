@@ -52,6 +52,7 @@ class ReadProgram:
     traced: Traced
     mesh: AbstractMesh
     reading: Reading
+    on: str = ""
 
     @classmethod
     def of(
@@ -61,13 +62,30 @@ class ReadProgram:
         args: tuple[Any, ...],
         beside: ReadProgram | None = None,
     ) -> ReadProgram:
+        """Trace a function, and read it."""
+        return cls.traced_from(tracing, mesh, args, beside).followed()
+
+    @classmethod
+    def traced_from(
+        cls,
+        tracing: Tracing,
+        mesh: AbstractMesh,
+        args: tuple[Any, ...],
+        beside: ReadProgram | None = None,
+    ) -> ReadProgram:
+        """Trace a function that is to be read."""
         on = "the reference" if tracing.mesh is None else f"on {words(mesh)}"
         doing(f"tracing {on}")
         with noting(f"tracing {on}"):
             traced = tracing(args, {})
-        doing(f"following each value {on}")
         reference = beside.reading if beside is not None else None
-        return cls(traced, mesh, Reading(traced.program.body, traced.constants, reference))
+        return cls(traced, mesh, Reading(traced.program.body, traced.constants, reference), on)
+
+    def followed(self) -> ReadProgram:
+        """Read it now, and return it."""
+        doing(f"following each value {self.on}")
+        self.reading.followed()
+        return self
 
     @property
     def body(self) -> Body:

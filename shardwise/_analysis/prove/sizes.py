@@ -1,20 +1,49 @@
-"""Read a program on every size of its axes, as long as there is time."""
+"""Read a program on several meshes, as long as there is time."""
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..._base.doing import doing
 from ..._engine.tracing import Tracing
-from ..._meaning import remaining
+from ..._meaning import TooLate, extended, in_time, remaining
 from ..._mesh import AbstractMesh
 from ..check import AnySize, Every, words
 from .reading import ReadProgram, Row
 
 FOR_NUMBERS = 0.5
 """The share of the time that is kept for a run, once a result is not proved."""
+
+
+ONCE = 30.0
+"""The seconds after the deadline in which a program may be read once on its first mesh.
+
+Reading is linear in the operations, and that on one device was in time. What is not linear is not
+begun any more.
+"""
+
+
+def read_each(
+    meshes: Sequence[AbstractMesh],
+    tracing: Callable[[AbstractMesh], Tracing],
+    args: tuple[Any, ...],
+    plain: ReadProgram,
+    itself: bool,
+) -> tuple[Sequence[ReadProgram], Sequence[Row], Sequence[AbstractMesh]]:
+    """Return the program on each mesh with its results, and the meshes that are left out."""
+    programs: list[ReadProgram] = []
+    with contextlib.suppress(TooLate):
+        plain.followed()
+        for mesh in meshes:
+            same = itself and mesh == plain.mesh
+            with extended(0.0 if programs else ONCE):
+                in_time()
+                programs.append(plain if same else ReadProgram.of(tracing(mesh), mesh, args, plain))
+    rows = [row for program in programs for row in program.compared(plain)]
+    return programs, rows, meshes[len(programs) :]
 
 
 class Forecast:
@@ -52,12 +81,17 @@ def read_every(
 ) -> tuple[Sequence[ReadProgram], Sequence[Row], Every]:
     """Return the program on each size with its results, the smallest first, and what is left out.
 
-    `itself`: the program on one device is the reference. `seconds`: how long reading that took.
+    `itself`: the program on one device is the reference. `seconds`: how long tracing that took.
     """
     programs: list[ReadProgram] = []
     rows: list[Row] = []
     refused: dict[AbstractMesh, Exception] = {}
-    forecast = Forecast(plain, seconds)
+    began = time.monotonic()
+    try:
+        plain.followed()
+    except TooLate:
+        return programs, rows, every.without(refused, every.meshes)
+    forecast = Forecast(plain, seconds + time.monotonic() - began)
     kept, whole = 0.0, remaining()
     for number, mesh in enumerate(every.meshes):
         if remaining() - kept < forecast.expected(mesh):
@@ -70,7 +104,10 @@ def read_every(
         if mesh in refused:
             continue
         first = itself and mesh.size == 1
-        programs.append(plain if first else ReadProgram.of(here, mesh, args, plain))
+        try:
+            programs.append(plain if first else ReadProgram.of(here, mesh, args, plain))
+        except TooLate:
+            return programs, rows, every.without(refused, every.meshes[number:])
         found = programs[-1].compared(plain)
         rows += found
         if any(row.gaps or row.waits for row in found):

@@ -61,6 +61,8 @@ from .work import Left as Left
 from .work import TooLate as TooLate
 from .work import TooMuch as TooMuch
 from .work import at_most as at_most
+from .work import extended as extended
+from .work import in_time as in_time
 from .work import late as late
 from .work import remaining as remaining
 from .work import step as step

@@ -38,7 +38,7 @@ def at_most(work: int, of: Left | None = None) -> Iterator[None]:
 
 
 class TooLate(Exception):
-    """A step was not begun, because it would not end before the deadline."""
+    """The deadline passed, or a step was not begun because it would not end before it."""
 
 
 @dataclasses.dataclass
@@ -47,6 +47,8 @@ class Deadline:
 
     at: float
     longest: float = 0.0
+    counted: int = 0
+    """The work since the last look at the clock."""
 
 
 _DEADLINE: contextvars.ContextVar[Deadline | None] = contextvars.ContextVar(
@@ -59,7 +61,7 @@ OFTEN = 4096
 
 @contextlib.contextmanager
 def within(seconds: float) -> Iterator[None]:
-    """Set the deadline: counted work inside then raises `TooMuch`, and a `step` `TooLate`."""
+    """Set the deadline, after which counted work and a `step` inside raise `TooLate`."""
     token = _DEADLINE.set(Deadline(time.monotonic() + seconds))
     try:
         yield
@@ -67,10 +69,27 @@ def within(seconds: float) -> Iterator[None]:
         _DEADLINE.reset(token)
 
 
+@contextlib.contextmanager
+def extended(seconds: float) -> Iterator[None]:
+    """Move the deadline, if there is one, for what is inside."""
+    deadline = _DEADLINE.get() or Deadline(float("inf"))
+    deadline.at += seconds
+    try:
+        yield
+    finally:
+        deadline.at -= seconds
+
+
 def late() -> bool:
     """Return whether the time is over."""
     deadline = _DEADLINE.get()
     return deadline is not None and time.monotonic() > deadline.at
+
+
+def in_time() -> None:
+    """Raise `TooLate` if the time is over."""
+    if late():
+        raise TooLate
 
 
 def remaining() -> float:
@@ -94,10 +113,14 @@ def step() -> Iterator[None]:
 
 
 def spend(work: int) -> None:
-    """Count work, if a limit is set."""
-    budget = _LEFT.get()
+    """Count work, if a limit is set: on it, or on time."""
+    budget, deadline = _LEFT.get(), _DEADLINE.get()
     if budget is not None:
-        before = budget.work // OFTEN
         budget.work -= work
-        if budget.work < 0 or (budget.work // OFTEN != before and late()):
+        if budget.work < 0:
             raise TooMuch
+    if deadline is not None:
+        deadline.counted += work
+        if deadline.counted >= OFTEN:
+            deadline.counted = 0
+            in_time()
