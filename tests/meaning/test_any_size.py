@@ -297,10 +297,10 @@ def test_sizes_that_are_not_reached_are_not_proved():
     proof = proof_until(8)
     assert proof.status == "unknown"
     assert not proof
-    assert [result.status for result in proof.results] == ["proved"] * 4 + ["unknown"] * 3
-    assert "UNKNOWN for data = 16 to 64; proved for data = 1, 2, 4, 8, against" in str(proof)
-    assert f"data = 16 to 64: not reached: {LIMIT}" in str(proof)
-    assert "mesh={'data': 16}" in str(proof)
+    assert [result.status for result in proof.results] == ["proved"] * 3 + ["unknown"] * 4
+    assert "UNKNOWN for data = 8 to 64; proved for data = 1, 2, 4, against" in str(proof)
+    assert f"data = 8 to 64: not reached: {LIMIT}" in str(proof)
+    assert "mesh={'data': 8}" in str(proof)
     assert proof.findings[0].code == "SW409"
 
 
