@@ -60,8 +60,9 @@ class Reading:
         """
         assert self.plain is not None
         first = self._parted(self.body, self.plain.meaning, self.meaning)
-        repeats = self.loops is not self.body or self.plain.loops is not self.plain.body
-        if all(map(_says, first)) or not repeats:
+        if all(map(_says, first)):
+            return first
+        if self.loops is self.body and self.plain.loops is self.plain.body:
             return first
         second = self._parted(self.loops, self.plain.as_loops, self.as_loops)
         return [new if _says(new) else old for old, new in zip(first, second, strict=True)]
