@@ -68,12 +68,29 @@ def interrupted(line: str) -> KeyboardInterrupt:
 
     It is not a subclass: for a subclass, Python's exit code would not report the signal.
     """
-    return KeyboardInterrupt(line)
+    error = KeyboardInterrupt(line)
+    vars(error)[_REPORTED] = True
+    hide_reported()
+    return error
 
 
-def is_reported(error: KeyboardInterrupt) -> bool:
+_REPORTED = "_shardwise_reported"
+
+
+def is_reported(error: BaseException) -> bool:
     """Return whether a message has already reported what was saved."""
-    return bool(str(error))
+    return isinstance(error, KeyboardInterrupt) and _REPORTED in vars(error)
+
+
+def hide_reported() -> None:
+    """Let a script that a reported Ctrl-C ends print no traceback, unless it has a hook itself."""
+    if sys.excepthook is sys.__excepthook__:
+        sys.excepthook = _print_unless_reported
+
+
+def _print_unless_reported(kind: Any, error: Any, trace: Any) -> None:
+    if not is_reported(error):
+        sys.__excepthook__(kind, error, trace)
 
 
 def text_of(error: BaseException) -> str:

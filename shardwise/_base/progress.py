@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Callable
@@ -45,15 +46,23 @@ class Snapshot:
     def __str__(self) -> str:
         return self.text()
 
-    def text(self, percent: bool = True) -> str:
-        """Return it in one line; a bar shows the percentage by itself."""
+    def text(self, percent: bool = True, width: float = math.inf) -> str:
+        """Return it in one line; a bar shows the percentage by itself.
+
+        Metrics beyond the width are left out.
+        """
         share = "" if self.total is None else f" of {self.total:,}"
         share += f" ({self.done / self.total:.1%})" if percent and self.total else ""
         remaining = self.seconds_left
         parts = [f"{self.done:,}{share} {self.unit}"]
         parts += [f"{number(self.rate)}/s"] if self.rate else []
         parts += [] if remaining is None else [f"{clock(remaining)} left"]
-        return ", ".join([*parts, *metric_texts(self.metrics)])
+        line = ", ".join(parts)
+        for text in metric_texts(self.metrics):
+            if len(f"{line}, {text}") > width:
+                break
+            line = f"{line}, {text}"
+        return line
 
 
 class ProgressView(Protocol):
@@ -134,15 +143,18 @@ class Bar:
             console=console or Console(stderr=True),
             transient=True,
         )
+        self._width_before = len(title) + 12
+        """The columns before the text: the title, the bar and two spaces."""
         self._task = self._bar.add_task("starting", total=None)
         self._bar.start()
 
     def show(self, snapshot: Snapshot) -> None:
+        text = snapshot.text(percent=False, width=self._bar.console.width - self._width_before)
         self._bar.update(
             self._task,
             completed=snapshot.done,
             total=snapshot.total,
-            description=snapshot.text(percent=False).replace("[", r"\["),
+            description=text.replace("[", r"\["),
         )
 
     def close(self, finished: bool) -> None:

@@ -14,7 +14,10 @@ from typing import Any
 
 from jax.sharding import AbstractMesh, Mesh
 
+from .._base.durable import COMPILERS
 from .source_lines import is_collective, is_own, is_shard_map
+
+COMPILERS.add("jax._src.compiler")  # the only module that calls XLA's compiler
 
 
 @dataclasses.dataclass(frozen=True)

@@ -70,9 +70,10 @@ class Reading:
         """
         assert self.plain is not None
         first = self._parted(self.body, self.plain.meaning, self.meaning)
+        if all(map(_says, first)):
+            return first
         try:
-            repeats = self.loops is not self.body or self.plain.loops is not self.plain.body
-            if all(map(_says, first)) or not repeats:
+            if self.loops is self.body and self.plain.loops is self.plain.body:
                 return first
             second = self._parted(self.loops, self.plain.as_loops, self.as_loops)
         except T.TooLate:

@@ -12,6 +12,7 @@ import signal
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from .._base import error_texts as texts
 from . import compare
 from .exercise import Exercise
 from .sandbox.host import Ran
@@ -22,57 +23,34 @@ REFUSED = "may differ between devices along"
 ERRORS: tuple[tuple[str, str], ...] = (
     (r"^DeadlockError\b", "deadlock"),
     (
-        r"can only accept axis_name which corresponds to one of"
-        r"|of a value .* that differs along .* but is the same along",
+        rf"{texts.AXIS_DIFFERS}|of a value .* that differs along .* but is the same along",
         "mixed-axes",
     ),
     (r"Missing required argument `grads`|update requires both \(model, grads\)", "old-update"),
-    (r"All input arrays must have the same shape", "stack-shapes"),
+    (texts.UNEQUAL_SHAPES, "stack-shapes"),
     (
         r"^PermissionError\b|\[Errno (1|13|30)\]|Operation not permitted|Read-only file system",
         "refused",
     ),
     (r"^SystemExit\b|^KeyboardInterrupt\b|^GeneratorExit\b", "ends-the-process"),
-    (r"^MemoryError\b|RESOURCE_EXHAUSTED|Out of memory|std::bad_alloc", "too-much-memory"),
+    (rf"^MemoryError\b|{texts.NO_MEMORY}", "too-much-memory"),
     (r"File too large|No space left on device", "too-much-output"),
     (r"^NotImplementedError: *$", "not-started"),
     (
-        r"there is no mesh axis|unbound axis name|refers to '\w+', which is not an axis"
-        r"|Resource axis: \w+ of .* is not found in mesh|named axis .* not found",
+        r"there is no mesh axis|refers to '\w+', which is not an axis"
+        rf"|{texts.UNKNOWN_AXIS}",
         "axis-name",
     ),
     (r"missing .*argument:? '?wrt|missing .*'wrt'|wrt.* (must|required)", "no-wrt"),
-    (r"missing .*'mesh'|context mesh cannot be empty|has no mesh, and there is none", "no-mesh"),
-    (r"does not match the specs of the input", "explicit-mesh"),
-    (
-        r"which implies that the corresponding output value is replicated"
-        rf"|can't be statically inferred|replicated across mesh ax|{REFUSED}",
-        "missing-reduction",
-    ),
-    (
-        r"does not divide|equal division|evenly divisible|divide evenly|must be divisible"
-        r"|not divisible",
-        "uneven",
-    ),
-    (
-        r"out_specs .*(rank|length|applies to)|has a PartitionSpec .*rank|longer than the rank"
-        r"|out_specs\[?.*\]? is .*but .*rank",
-        "out-rank",
-    ),
-    (r"in_specs do not match|out_specs do not match|pytree structure error", "spec-count"),
-    (
-        r"cannot be interpreted as an integer|slice indices must be integers"
-        r"|expects? (an )?integer|must be an? integer|only integer scalar|integer .* required"
-        r"|Shapes must be 1D sequences of .*int|seed must be an integer"
-        r"|got float|'float' object (is not|has no attribute '__index__')",
-        "not-an-int",
-    ),
-    (
-        r"TracerBoolConversion|ConcretizationTypeError|TracerIntegerConversion"
-        r"|TracerArrayConversion|Attempted boolean conversion",
-        "traced-if",
-    ),
-    (r"varying manual axes|manual_axis_type|\{V:|vma", "mismatched-types"),
+    (rf"{texts.NO_MESH}|has no mesh, and there is none", "no-mesh"),
+    (texts.OTHER_SHARDING, "explicit-mesh"),
+    (rf"{texts.NOT_REPLICATED}|{REFUSED}", "missing-reduction"),
+    (texts.UNEVEN, "uneven"),
+    (texts.OTHER_RANK, "out-rank"),
+    (texts.OTHER_STRUCTURE, "spec-count"),
+    (texts.NOT_AN_INTEGER, "not-an-int"),
+    (texts.CONCRETE_NEEDED, "traced-if"),
+    (texts.OTHER_VARYING_AXES, "mismatched-types"),
     (r"^TypeError: \w+\(\) (missing|takes|got an unexpected)", "signature"),
 )
 """Patterns in the text of an error, and the pitfall of each; the first match counts."""
@@ -123,7 +101,6 @@ def _hungry(ran: Ran) -> bool:
 
 
 def of_numbers(
-    exercise: Exercise,
     outcomes: Sequence[tuple[Mapping[str, int], Any, Any]],
     mistakes: Sequence[Mapping[str, Any]],
 ) -> str:

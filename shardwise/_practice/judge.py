@@ -205,7 +205,7 @@ class _Making:
         outcomes = [(c.sizes, v, c.expected) for c, v in zip(self.cases, self.values, strict=True)]
         if not all(run.ok for run in runs):
             mistakes = [case.mistakes for case in self.cases]
-            name = diagnose.of_numbers(self.exercise, outcomes, mistakes)
+            name = diagnose.of_numbers(outcomes, mistakes)
             if name in ANY_MISTAKE:
                 name = self._lacking() or name
             return self._renamed(name), "", 0

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from shardwise import ShardwiseError
+from shardwise import ShardwiseError, _jax  # noqa: F401  (adds to COMPILERS)
 from shardwise._base.durable import (
     Identity,
     Lock,
@@ -28,7 +28,7 @@ from shardwise._base.durable import (
     write_file,
     write_whole,
 )
-from shardwise._base.durable.signals import GRACE
+from shardwise._base.durable.signals import COMPILERS, GRACE
 
 from ..optional import because
 from ..patience import HANGS
@@ -272,7 +272,7 @@ class TestSignals:
 
         of_jax = types.FunctionType(
             compile_.__code__,
-            {**globals(), "__name__": "jax._src.compiler"},
+            {**globals(), "__name__": next(iter(COMPILERS))},
             closure=compile_.__closure__,
         )
         with listen("test") as signals, pytest.raises(KeyboardInterrupt), signals.at_once():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 import math
@@ -132,6 +133,15 @@ class TestProgress:
         bar.close(True)
         assert "250 of 1,000 examples, 50/s, 0:15 left, loss 0.5" in out.getvalue()
 
+    def test_a_bar_leaves_out_the_metrics_that_do_not_fit(self):
+        out = io.StringIO()
+        bar = progress.Bar("evaluate", Console(file=out, force_terminal=True, width=80))
+        bar.show(dataclasses.replace(SNAPSHOT, metrics={"loss": 0.5, "a" * 20: 0.25}))
+        bar._bar.refresh()
+        bar.close(True)
+        assert "0:15 left, loss 0.5" in out.getvalue()
+        assert not set("…a") & set(out.getvalue().partition("loss 0.5")[2].partition("\r")[0])
+
     def test_a_terminal_gets_the_bar(self, monkeypatch):
         monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
         view = progress.choose_view(None, "evaluate")
@@ -253,7 +263,7 @@ class TestCommand:
             (["my_model:named", "--data", "y.npy"], "is one array. Named arrays make it a dict"),
             (["my_model:named", "--data", "y.npy"], "on the command line --data x=x.npy\n"),
             (["my_model:named", *["--data", "y.npy"] * 2], "which is a tuple"),
-            (["my_model:named", "--data", "y=y.npy"], "which is a dict of 'y'. If it is meant"),
+            (["my_model:named", "--data", "y=y.npy"], "which is a dict of 'y'. To add it: data="),
             (["my_model:named", "--data", "y=y.npy"], "on the command line --data x=FILE.npy\n"),
             (["my_model:stated", "--data", "y.npy"], "the state is None"),
             (["my_model:held", "--data", "y.npy"], "on the command line --state MODULE:NAME"),

@@ -388,21 +388,31 @@ def test_without_a_checkpoint_nothing_is_kept_and_it_says_so(capsys):
     assert "ended after step 2 of 4. Nothing is stored: checkpoint=" in capsys.readouterr().err
 
 
-def test_a_script_ends_with_the_signal(tmp_path):
+@pytest.mark.parametrize(
+    "afterwards", ["pass", "raise ValueError('mine')", "raise KeyboardInterrupt('mine')"]
+)
+def test_a_script_ends_with_the_signal(tmp_path, afterwards):
+    """Its last line is that of `fit`, but an error of its own comes with the traceback."""
     code = (
         "import os, signal; from tests.train.fitting import *\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "step, state = begin('pure')\n"
         "send = lambda row: os.kill(os.getpid(), signal.SIGINT)\n"
-        f"sw.fit(step, state, Rows(), steps=9, every=3, checkpoint={str(tmp_path)!r}, "
-        "callbacks=send)"
+        f"try: sw.fit(step, state, Rows(), steps=9, every=3, checkpoint={str(tmp_path)!r}, "
+        "callbacks=send)\n"
+        f"finally: {afterwards}"
     )
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True
     )
-    assert done.returncode == -signal.SIGINT
-    assert "saved at step 3 of 9" in done.stderr
+    assert done.returncode == (1 if "ValueError" in afterwards else -signal.SIGINT)
+    line, *rest = done.stderr.splitlines()
+    assert "saved at step 3 of 9" in line
+    assert bool(rest) == (afterwards != "pass")
+    if rest:
+        assert "Traceback" in done.stderr
+        assert rest[-1].endswith("mine")
     assert (tmp_path / "3").is_dir()
 
 

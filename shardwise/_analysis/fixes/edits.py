@@ -63,6 +63,14 @@ class EditContext:
     is_wrong_alone: bool = False
     """Whether the program differs from the reference on one device already."""
 
+    @property
+    def is_multiple(self) -> bool:
+        """Whether a whole value is too large: no sum is missing, and no mean is superfluous.
+
+        Without the check of `shard_map` a derivative may be a multiple for other reasons.
+        """
+        return (self.ratio or 0) > 1 and not self.unchecked
+
     @functools.cached_property
     def writer(self) -> Writer:
         """The writer for the file."""
@@ -113,7 +121,7 @@ def reduce_gradient(r: EditContext) -> Iterator[Candidate]:
             text = source.text_of(node)
             described = f"{WORDS[name]} {shown(text)} over {write.axes(axes)}"
             edit = source.replace(node, write.call(name, text, axes))
-            yield r.make([edit], described, 2.5 + 0.3 * nth)
+            yield r.make([edit], described, 2.5 + 0.3 * nth + (1.5 if r.is_multiple else 0))
 
 
 def remove_reduction(r: EditContext) -> Iterator[Candidate]:
@@ -123,7 +131,8 @@ def remove_reduction(r: EditContext) -> Iterator[Candidate]:
         if node.args:
             edit = source.replace(node, write.operand(node.args[0], node))
             axis_text = source.text_of(axis) if (axis := axis_of(node)) else ""
-            rank = 2 + 0.5 * i + (0 if (r.ratio or 0) > 1 else 2)
+            likely = (r.ratio or 0) > 1 and not (called(node) == "pmean" and r.is_multiple)
+            rank = 2 + 0.5 * i + (0 if likely else 2)
             yield r.make([edit], f"remove the {called(node)} over {axis_text}", rank)
 
 
@@ -133,7 +142,8 @@ def replace_reduction(r: EditContext) -> Iterator[Candidate]:
         for nth, name in enumerate(kind for kind in REDUCTIONS if kind != called(node)):
             edit = _renamed(r, node.func, name)
             text = f"use {name} instead of {called(node)}"
-            yield r.make([edit], text, 2.1 + 0.5 * i + nth + (0 if r.ratio is not None else 1.5))
+            likely = r.ratio is not None and not (name == "psum" and r.is_multiple)
+            yield r.make([edit], text, 2.1 + 0.5 * i + nth + (0 if likely else 1.5))
 
 
 def _renamed(r: EditContext, function: ast.expr, name: str) -> Edit:

@@ -7,6 +7,7 @@ from .files import write_whole as write_whole
 from .lock import Lock as Lock
 from .lock import holder as holder
 from .places import hindrance as hindrance
+from .signals import COMPILERS as COMPILERS
 from .signals import Signals as Signals
 from .signals import listen as listen
 from .signals import stand_in as stand_in

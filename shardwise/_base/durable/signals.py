@@ -138,12 +138,13 @@ def _is_swallowing(frame: Any) -> bool:
 _WEAK = ("weakref", "_weakrefset")  # where the callbacks of weak containers are
 
 
-def is_compiling(frame: Any) -> bool:
-    """Return whether the innermost frame waits for XLA, which JAX calls from a single module.
+COMPILERS: set[str] = set()
+"""Modules whose functions wait for a compiler; `_jax` adds JAX's."""
 
-    The module is compared by name, since nothing here may import JAX.
-    """
-    return getattr(frame, "f_globals", {}).get("__name__") == "jax._src.compiler"
+
+def is_compiling(frame: Any) -> bool:
+    """Return whether the innermost frame waits for a compiler."""
+    return getattr(frame, "f_globals", {}).get("__name__") in COMPILERS
 
 
 def _interactive() -> bool:

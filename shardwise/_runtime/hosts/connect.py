@@ -19,7 +19,7 @@ import jax
 
 from ... import _jax
 from ..._base.calls import public
-from ..._base.errors import ShardwiseError
+from ..._base.errors import ShardwiseError, hide_reported
 from ..._base.version import __version__
 from ..._jax.failures import is_duplicate_process, is_join_timeout
 from . import others, signals
@@ -317,6 +317,7 @@ def _script() -> str:
 
 def _report_failures() -> None:
     """Report an uncaught error to the others, and do not wait for them at exit."""
+    hide_reported()
     news, earlier_hook = others.news(), sys.excepthook
 
     def hook(kind: Any, error: Any, trace: Any) -> None:
