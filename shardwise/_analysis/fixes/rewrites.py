@@ -71,11 +71,12 @@ def gather_operand(r: EditContext) -> Iterator[Candidate]:
         if not _is_function(child, source.parents.get(child))
     ]
     unique = list(dict.fromkeys(names))[:8]
+    base = 3 if r.misplaced else 5.5 if r.is_open else 6.5
     for (nth, node), axes in itertools.product(enumerate(unique), r.axes):
         for dim in ("", ", axis=1"):
             text = write.call("all_gather", source.text_of(node), axes, f"{dim}, tiled=True")
             described = f"gather `{source.text_of(node)}` over {write.axes(axes)} here"
-            rank = (5.5 if r.is_open else 6.5) + 0.4 * nth + 0.5 * bool(dim)
+            rank = base + 0.4 * nth + 0.5 * bool(dim)
             yield r.make([source.replace(node, text)], described, rank)
     split = {name.id: name for name in reversed(unique)}
     for (first, second), axes in itertools.product(itertools.combinations(split, 2), r.axes[:1]):
@@ -200,7 +201,7 @@ def _part_of_whole(
 
 def one_key(r: EditContext) -> Iterator[Candidate]:
     """Use the same key on every device, for numbers that have to be equal."""
-    source, rank = r.sites.source, 2.3 if r.draws else 4
+    source, rank = r.sites.source, 2.3 if r.draws or r.misplaced else 4
     for node in r.sites.calls({"axis_index"}):
         if any(
             isinstance(call, ast.Call) and called(call) == "fold_in" for call in source.around(node)

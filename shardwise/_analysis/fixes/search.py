@@ -38,7 +38,7 @@ from .source import Source
 from .specs import SPECS
 from .statistics import STATISTICS
 
-TRACE, FAILED, APART, RUN = 10, 0.6, 3, 8
+TRACE, FAILED, APART, RUN = 10, 0.6, 2, 8
 """Costs in analysed operations. Tracing a program costs `TRACE` of them besides its own; if that
 fails, `FAILED` of the sum. Following devices separately costs `APART` for each operation; compiling
 and running a program, `RUN` times what tracing it costs."""
