@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..check import Finding, Fix
-from ..faults import NUMBERS, OtherType, TooLarge, TooSmall
+from ..faults import NUMBERS, TooLarge, TooSmall
 from .candidate import Candidate, import_edits
 from .source import shown_path, unified_diff
 
@@ -46,6 +46,6 @@ def led(findings: Sequence[Finding], candidate: Candidate, fix: Fix) -> tuple[Fi
 
 AGAIN = "the fix above."
 
-GUESSED = {fault.code for fault in (TooLarge, TooSmall, OtherType)}
+GUESSED = {TooLarge.code, TooSmall.code}
 """The faults where numbers show which result is wrong and by what factor, and the line is where it
 was last computed or reduced."""
