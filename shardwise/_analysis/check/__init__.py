@@ -22,7 +22,6 @@ from .options import Sizes as Sizes
 from .options import expand as expand
 from .options import validate as validate
 from .options import wanted_meshes as wanted_meshes
-from .options import words as words
 from .silence import Ignore as Ignore
 from .silence import ignore_of as ignore_of
 from .silence import ignores_in as ignores_in

@@ -31,9 +31,9 @@ from ..._program import (
     walk,
 )
 from ..._program.collectives import RULES
-from ..._program.liveness import dependents
+from ..._program.liveness import ancestors, carried, dependents, needed
 from ..._program.primitives import UNKNOWN, of
-from .flow import ancestors, carried, deciding, felt, needed
+from .flow import deciding, felt
 from .relate import REDUCE, Agree, Beside, Relation, relate
 
 Known = Mapping[Var, Relation]

@@ -15,7 +15,7 @@ from ..._base.errors import DeadlockError, name_of
 from ..._engine.static import Static
 from ..._engine.tracing import Tracing
 from ..._meaning import Gap, Reading, TooLate
-from ..._mesh import AbstractMesh, one_device
+from ..._mesh import AbstractMesh, one_device, words
 from ..._program import Collective, Where, walk
 from ..compiler.outside import checked_part
 from ..faults import (
@@ -37,7 +37,6 @@ from .joined import Outcome, causes, led_by_a_cause
 from .judging import judge_results
 from .meant import Meant
 from .numbers import beyond_reference, paths_apart
-from .options import words
 from .reference import wanted_of
 from .running import Run, Wanted
 from .seen import unseen, with_values

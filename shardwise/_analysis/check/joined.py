@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..._meaning import Gap, Mistake, vanishing
-from ..._mesh import AbstractMesh, abstract, axes_of
+from ..._mesh import AbstractMesh, abstract, axes_of, words
 from ..._program import Join, Where
 from ..faults import (
     FAULTS,
@@ -32,7 +32,6 @@ from .draw import is_zero
 from .lint import lint, parted, place_of_values
 from .meant import Meant
 from .numbers import beyond_reference, by_numbers
-from .options import words
 from .running import Run
 from .wrong import Wrong
 

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..._program import Where
+from ..._program.liveness import ancestors
 from .diagnose import place
-from .flow import ancestors
 from .running import Run
 
 LIMIT = 1 << 26

@@ -20,13 +20,12 @@ from ..._engine.lower import DivergenceWatch, Pace, StackedValue, explain_diverg
 from ..._engine.tracing import Traced, Tracing
 from ..._jax.virtual import under
 from ..._meaning import step
-from ..._mesh import abstract
+from ..._mesh import abstract, words
 from ..._program import Atom, Body, Op, Scan, Var, walk
 from ..lift import Lifted, lift, widened
 from ..lift import rounds as rounds_to_integers
 from .cache import compiled
 from .compare import Tolerance, wide
-from .options import words
 from .ranges import are_vast, asks_for_nan, short_range, wrapping
 from .relate import Beside, ValueOnMesh
 from .twins import comparable

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..._program import Atom, Body, Collective, Leaf, Op, Var
-from .flow import ancestors
+from ..._program.liveness import ancestors
 
 LIMIT = 1 << 24
 """At most this many bytes of values are compared."""

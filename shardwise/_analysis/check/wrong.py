@@ -12,8 +12,9 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from ..._mesh import abstract
+from ..._mesh import abstract, words
 from ..._program import Body, Collective, Join, Lit, Op, Var, Where, within
+from ..._program.liveness import ancestors
 from ..faults import ReducedAgain, nowhere
 from ..faults.powers import Powers, Seen, powers, size_words
 from .cause import names
@@ -39,9 +40,7 @@ from .diagnose import (
     place,
     relations,
 )
-from .flow import ancestors
 from .lint import maker_of, summed_again
-from .options import words
 from .overflow import Overflow, overflow, wrapped
 from .relate import ValueOnMesh
 from .running import Run, Wanted
