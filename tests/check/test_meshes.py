@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 import shardwise as sw
 from shardwise._analysis.check import cache
-from shardwise._analysis.check.running import SHORT
+from shardwise._analysis.lift.run import SHORT
 from shardwise._cli import app
 
 MESH = {"data": [1, 2, 4, 8]}

@@ -11,7 +11,6 @@ from .case import case as case
 from .case import collecting as collecting
 from .cause import cause as cause
 from .cause import ratios as ratios
-from .compare import wide as wide
 from .every import AnySize as AnySize
 from .every import Every as Every
 from .examine import Examined as Examined

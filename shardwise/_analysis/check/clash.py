@@ -9,7 +9,7 @@ from ..._base.errors import ShardingError, explain_error, text_of
 from ..._engine.tracing import Tracing
 from ..._mesh import AbstractMesh, words
 from ..._program.where import choose
-from .running import Run
+from ..lift import Run
 
 
 def run_on(tracing: Tracing, args: tuple[Any, ...], base: Tracing) -> Run:

@@ -20,8 +20,8 @@ from ..._program import Split, Var
 from ..._program.liveness import ancestors
 from ..faults import Degenerate, Finding, NothingCompared, OneDevice, SameData
 from ..faults.limits import DRAW, DRAWN
+from ..lift import Run, plain
 from .lint import axes_used
-from .running import Run, plain
 
 
 def unseen(

@@ -36,10 +36,9 @@ from ..._program import (
 )
 from ..._program.liveness import carried, needed
 from ..._program.primitives import of
-from ..lift import eps_of
+from ..lift import Run, eps_of
+from .arguments import DrawnArguments
 from .bounds import literal
-from .draw import DrawnArguments
-from .running import Run
 from .special import special_ways
 
 Flags = dict[int, Var]
