@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from .._base.errors import ShardwiseError, explain_error
+from .._base.errors import ShardwiseError
 from . import compare
 from .exercise import Exercise
 from .sandbox import wire
@@ -64,12 +64,10 @@ def _by_solution(
     (ran,) = sandbox.run([job(exercise, ones, args, "run")], exercise.solution, "solution.py")
     if ran.data is None or "value" not in ran.data:
         raise ShardwiseError(
-            explain_error(
-                f"its solution gives no result on one device ({(ran.data or {}).get('error')})",
-                where=str(exercise.folder),
-                rule="Without expected(...) in task.py the solution says what is right.",
-                remedy="fix solution.py, or write expected(*inputs) in task.py.",
-            )
+            f"its solution gives no result on one device ({(ran.data or {}).get('error')})",
+            where=str(exercise.folder),
+            rule="Without expected(...) in task.py the solution says what is right.",
+            remedy="fix solution.py, or write expected(*inputs) in task.py.",
         )
     return ran.data["value"]
 

@@ -30,7 +30,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from .._base.errors import ShardwiseError, explain_error
+from .._base.errors import ShardwiseError
 from .pitfalls import COMMON, Pitfall
 
 OWN = Path(__file__).parent / "exercises"
@@ -139,22 +139,18 @@ def load_all(folder: Path | None = None) -> list[Exercise]:
     root = folder or OWN
     if not root.is_dir():
         raise ShardwiseError(
-            explain_error(
-                "there is no such folder",
-                where=f"--exercises {root}",
-                remedy="name a folder of exercises, or leave it out for those of shardwise.",
-            )
+            "there is no such folder",
+            where=f"--exercises {root}",
+            remedy="name a folder of exercises, or leave it out for those of shardwise.",
         )
     found = [load(path) for path in sorted(root.iterdir()) if (path / "exercise.toml").is_file()]
     if not found:
         raise ShardwiseError(
-            explain_error(
-                "there are no exercises here",
-                where=str(root),
-                rule="An exercise is a folder such as 01_name with an exercise.toml.",
-                remedy="name the folder that holds them, or leave --exercises out for those of "
-                "shardwise.",
-            )
+            "there are no exercises here",
+            where=str(root),
+            rule="An exercise is a folder such as 01_name with an exercise.toml.",
+            remedy="name the folder that holds them, or leave --exercises out for those of "
+            "shardwise.",
         )
     names = [one.name for one in found]
     for name in names:
@@ -288,13 +284,11 @@ def find(exercises: Sequence[Exercise], name: str) -> Exercise:
     names = [one.name for one in exercises]
     near = difflib.get_close_matches(wanted, names, n=1, cutoff=0.5)
     raise ShardwiseError(
-        explain_error(
-            f"there is no exercise {name!r}",
-            where="shardwise practice",
-            remedy=f"did you mean {near[0]!r}?" if near else "shardwise practice list names them.",
-        )
+        f"there is no exercise {name!r}",
+        where="shardwise practice",
+        remedy=f"did you mean {near[0]!r}?" if near else "shardwise practice list names them.",
     )
 
 
 def _damaged(where: Path, what: str, rule: str, remedy: str = "") -> ShardwiseError:
-    return ShardwiseError(explain_error(what, where=str(where), rule=rule, remedy=remedy))
+    return ShardwiseError(what, where=str(where), rule=rule, remedy=remedy)

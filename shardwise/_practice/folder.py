@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from .._base.durable.files import write_whole
-from .._base.errors import ShardwiseError, explain_error
+from .._base.errors import ShardwiseError
 from .exercise import Exercise, load_all
 from .verdict import Judgement
 
@@ -84,12 +84,10 @@ class Folder:
             found.exercises = load_all(found.source)
             return found
         raise ShardwiseError(
-            explain_error(
-                "this is not a practice folder",
-                where=str(path),
-                rule="A practice folder is made once and then worked in.",
-                remedy="shardwise practice start, then cd practice.",
-            )
+            "this is not a practice folder",
+            where=str(path),
+            rule="A practice folder is made once and then worked in.",
+            remedy="shardwise practice start, then cd practice.",
         )
 
     # --- files
@@ -190,12 +188,10 @@ class Folder:
             self.source = self.source or (Path(kept) if kept else None)
         except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
             raise ShardwiseError(
-                explain_error(
-                    f"the progress cannot be read ({type(error).__name__})",
-                    where=str(file),
-                    rule="It is JSON that shardwise writes.",
-                    remedy="delete the file; the exercises stay as they are.",
-                )
+                f"the progress cannot be read ({type(error).__name__})",
+                where=str(file),
+                rule="It is JSON that shardwise writes.",
+                remedy="delete the file; the exercises stay as they are.",
             ) from error
 
 
@@ -228,9 +224,7 @@ def _free(file: Path) -> Path:
 
 def _cannot(path: Path, error: OSError) -> ShardwiseError:
     return ShardwiseError(
-        explain_error(
-            f"it cannot be written ({error.strerror})",
-            where=str(path),
-            remedy="name a folder that may be written to: shardwise practice start DIR.",
-        )
+        f"it cannot be written ({error.strerror})",
+        where=str(path),
+        remedy="name a folder that may be written to: shardwise practice start DIR.",
     )

@@ -19,7 +19,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from .._base.errors import ShardwiseError, explain_error
+from .._base.errors import ShardwiseError
 from . import compare, confirm, diagnose
 from .cases import ExerciseCase, cases, job
 from .exercise import Exercise
@@ -121,11 +121,9 @@ def _bytes(file: Path) -> bytes:
 
 def _unreadable(file: Path, why: str) -> ShardwiseError:
     return ShardwiseError(
-        explain_error(
-            f"it cannot be read ({why})",
-            where=visible(str(file)),
-            remedy="name the Python file with the solution.",
-        )
+        f"it cannot be read ({why})",
+        where=visible(str(file)),
+        remedy="name the Python file with the solution.",
     )
 
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 import jax
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
-from ..._base.errors import ShardingError, explain_error, text_of
+from ..._base.errors import ShardingError, text_of
 from ..._engine.tracing import Traced
 from ..._jax.compiling import lower, meshes_in, named_sharding, placed_inputs
 from ..._mesh import split_over
@@ -159,10 +159,8 @@ def _refuse_uneven(one: Input, shape: Sequence[int], mesh: Mesh | AbstractMesh) 
     """Raise unless the dimensions of an argument are divisible as its spec requires."""
     if what := uneven(one, shape, mesh):
         raise ShardingError(
-            explain_error(
-                what,
-                where=one.path or "a constant of the program",
-                rule="An argument of jit divides evenly over the devices of its spec.",
-                remedy="pad it, or name a mesh or a spec that divides it.",
-            )
+            what,
+            where=one.path or "a constant of the program",
+            rule="An argument of jit divides evenly over the devices of its spec.",
+            remedy="pad it, or name a mesh or a spec that divides it.",
         )

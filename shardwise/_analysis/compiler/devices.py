@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from ..._base.errors import UnsupportedError, explain_error
+from ..._base.errors import UnsupportedError
 
 Groups = list[list[int]]
 """Devices that exchange something with each other, in order."""
@@ -35,12 +35,10 @@ def replica_groups(attributes: str, devices: int) -> Groups:
     if "replica_groups=" not in attributes:
         return [list(range(devices))]
     raise UnsupportedError(
-        explain_error(
-            f"groups of devices in a notation that is not known: {attributes[:200]}",
-            where="the optimised HLO",
-            rule="Nothing is guessed about what is sent.",
-            remedy="compile=False explains the program from its trace alone; please report this.",
-        )
+        f"groups of devices in a notation that is not known: {attributes[:200]}",
+        where="the optimised HLO",
+        rule="Nothing is guessed about what is sent.",
+        remedy="compile=False explains the program from its trace alone; please report this.",
     )
 
 

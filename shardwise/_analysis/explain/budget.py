@@ -7,7 +7,7 @@ import difflib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ..._base.errors import ArgumentError, ShardwiseError, explain_error
+from ..._base.errors import ArgumentError, ShardwiseError
 from ..._program.primitives import COLLECTIVES as FORMS
 from . import units
 from .data import CollectiveUse
@@ -94,31 +94,25 @@ def _refuse_other(name: str, bound: Any, report: ReportData) -> None:
     if name not in figures:
         close = difflib.get_close_matches(name, figures, n=1)
         raise ArgumentError(
-            explain_error(
-                f"there is no figure {name!r}",
-                where="report.expect",
-                rule=f"There are {', '.join(figures)}.",
-                remedy=f"did you mean {close[0]!r}?" if close else "report.expect(all_gather=0)",
-            )
+            f"there is no figure {name!r}",
+            where="report.expect",
+            rule=f"There are {', '.join(figures)}.",
+            remedy=f"did you mean {close[0]!r}?" if close else "report.expect(all_gather=0)",
         )
     bounds = bound if isinstance(bound, Mapping) and name != "peak_memory" else {"": bound}
     axes = [mesh_axis.name for mesh_axis in report.mesh]
     for axis, limit in bounds.items():
         if axis and axis not in axes:
             raise ArgumentError(
-                explain_error(
-                    f"{name} is bounded over {axis!r}",
-                    where="report.expect",
-                    rule=f"The mesh has {', '.join(axes)}.",
-                    remedy=f"{name}={{{axes[0]!r}: ...}}" if axes else f"{name}=...",
-                )
+                f"{name} is bounded over {axis!r}",
+                where="report.expect",
+                rule=f"The mesh has {', '.join(axes)}.",
+                remedy=f"{name}={{{axes[0]!r}: ...}}" if axes else f"{name}=...",
             )
         if isinstance(limit, bool) or not isinstance(limit, int | float) or not limit >= 0:
             raise ArgumentError(
-                explain_error(
-                    f"{name} is {limit!r}",
-                    where="report.expect",
-                    rule="A bound is a number, at least 0, or a dict of them by mesh axis.",
-                    remedy='report.expect(bytes_sent={"data": 1e6}, all_gather=0)',
-                )
+                f"{name} is {limit!r}",
+                where="report.expect",
+                rule="A bound is a number, at least 0, or a dict of them by mesh axis.",
+                remedy='report.expect(bytes_sent={"data": 1e6}, all_gather=0)',
             )

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from ..._base.calls import DEVICES, public
 from ..._base.doing import Telling, doing, telling
-from ..._base.errors import ArgumentError, a_type, explain_error, name_of
+from ..._base.errors import ArgumentError, a_type, name_of
 from ..._engine.call import simulate_p
 from ..._engine.static import Static
 from ..._engine.tracing import Traced, Tracing
@@ -91,12 +91,10 @@ def explain(
     """
     if not callable(f):
         raise ArgumentError(
-            explain_error(
-                f"f is {a_type(f)}",
-                where="sw.explain",
-                rule="explain takes a function and its arguments.",
-                remedy="sw.explain(f, *args, mesh=mesh)",
-            )
+            f"f is {a_type(f)}",
+            where="sw.explain",
+            rule="explain takes a function and its arguments.",
+            remedy="sw.explain(f, *args, mesh=mesh)",
         )
     compile = compile_mode(compile, platform)
     machine = None if hardware is None else find(hardware)

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..._base.calls import DEVICES, public
 from ..._base.doing import Telling, telling
-from ..._base.errors import ArgumentError, ShardingError, a_type, explain_error, name_of
+from ..._base.errors import ArgumentError, ShardingError, a_type, name_of
 from ..._engine.static import Static
 from ..._engine.tracing import Tracing
 from ..._meaning import within
@@ -83,22 +83,17 @@ def prove(
     """
     if not callable(f):
         raise ShardingError(
-            explain_error(
-                f"f is {a_type(f)}",
-                where="sw.prove",
-                rule="prove takes a function and its arguments.",
-                remedy="sw.prove(f, *args, mesh=mesh)",
-            )
+            f"f is {a_type(f)}",
+            where="sw.prove",
+            rule="prove takes a function and its arguments.",
+            remedy="sw.prove(f, *args, mesh=mesh)",
         )
     if reference is not None and not callable(reference):
         raise ArgumentError(
-            explain_error(
-                f"reference is {a_type(reference)}",
-                where="sw.prove",
-                rule="A proof is for all inputs: the reference is a function of the same "
-                "arguments.",
-                remedy="sw.check(f, *args, mesh=mesh, reference=value) compares with one value.",
-            )
+            f"reference is {a_type(reference)}",
+            where="sw.prove",
+            rule="A proof is for all inputs: the reference is a function of the same arguments.",
+            remedy="sw.check(f, *args, mesh=mesh, reference=value) compares with one value.",
         )
     wanted = AnySize.of(mesh, "prove") or wanted_meshes(mesh, "prove", args)
     options = in_specs, Static.of(static_argnums, static_argnames)

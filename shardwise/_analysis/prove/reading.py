@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..._base.doing import doing
-from ..._base.errors import ShardingError, explain_error, noting
+from ..._base.errors import ShardingError, noting
 from ..._engine.tracing import Traced, Tracing
 from ..._meaning import (
     ALL,
@@ -112,13 +112,11 @@ class ReadProgram:
         if self.traced.tree != plain.traced.tree:
             differ = paths_apart(self.traced.result_paths, plain.traced.result_paths)
             raise ShardingError(
-                explain_error(
-                    f"on {words(self.mesh)} the results have another structure than the "
-                    f"reference's: {differ}",
-                    where="sw.prove",
-                    rule="Both return the same structure.",
-                    remedy="return the same pytree from both.",
-                )
+                f"on {words(self.mesh)} the results have another structure than the "
+                f"reference's: {differ}",
+                where="sw.prove",
+                rule="Both return the same structure.",
+                remedy="return the same pytree from both.",
             )
         doing(f"comparing {words(self.mesh)} with one device")
         paths = self.traced.result_paths

@@ -18,7 +18,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..._base.errors import ShardwiseError, explain_error, require
+from ..._base.errors import ShardwiseError, require
 from . import wire
 from .runs import PRINTED, Going, Limits, Ran, Stream
 from .walls import ALL, Walls, landlock, seccomp, words
@@ -88,14 +88,12 @@ class Sandbox:
         if set(self.without) == set(ALL) or not self.warning():
             return
         raise ShardwiseError(
-            explain_error(
-                f"this machine cannot wall off what it judges (found: {words(self.walls)})",
-                where="shardwise practice judge --all",
-                rule="Files of other people are judged behind walls that the kernel enforces: "
-                "seccomp (Linux on x86_64 or aarch64), and user namespaces or Landlock.",
-                remedy="judge on a Linux machine that has them, or in a virtual machine; with "
-                "--unsafe they are judged here, and each can do whatever you can.",
-            )
+            f"this machine cannot wall off what it judges (found: {words(self.walls)})",
+            where="shardwise practice judge --all",
+            rule="Files of other people are judged behind walls that the kernel enforces: "
+            "seccomp (Linux on x86_64 or aarch64), and user namespaces or Landlock.",
+            remedy="judge on a Linux machine that has them, or in a virtual machine; with "
+            "--unsafe they are judged here, and each can do whatever you can.",
         )
 
     def start(self) -> None:
@@ -204,12 +202,10 @@ class Sandbox:
             if line is None:
                 self.close()
                 raise ShardwiseError(
-                    explain_error(
-                        "the process that runs solutions does not start",
-                        where="shardwise practice",
-                        rule="It imports jax, flax and optax.",
-                        remedy="see whether this works: python -c 'import jax, flax, optax'.",
-                    )
+                    "the process that runs solutions does not start",
+                    where="shardwise practice",
+                    rule="It imports jax, flax and optax.",
+                    remedy="see whether this works: python -c 'import jax, flax, optax'.",
                 )
             if "walls" in line:
                 self.walls, self._ready = Walls(**line["walls"]), True

@@ -302,18 +302,16 @@ def page() -> str:
 
 def serve(shop: Workshop, port: int, browser: bool, say: Callable[[str], None]) -> None:
     """Serve the page until Ctrl-C."""
-    from ..._base.errors import ShardwiseError, explain_error
+    from ..._base.errors import ShardwiseError
 
     live = LiveWorkshop(shop)
     try:
         server = Server(live, port)
     except OSError as error:
         raise ShardwiseError(
-            explain_error(
-                f"the port cannot be used ({error.strerror})",
-                where=f"--port {port}",
-                remedy="leave --port out: a free one is taken.",
-            )
+            f"the port cannot be used ({error.strerror})",
+            where=f"--port {port}",
+            remedy="leave --port out: a free one is taken.",
         ) from error
     live.start()
     thread = threading.Thread(target=server.serve_forever, daemon=True)
