@@ -7,11 +7,12 @@ The exceptions take these as arguments.
 from __future__ import annotations
 
 import contextlib
+import difflib
 import importlib.util
 import os
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -248,6 +249,12 @@ def listed(entries: Sequence[str]) -> str:
     """Format entries as lines of a message; of many, the first ones."""
     remainder = [f"and {len(entries) - SHOWN} more"] if len(entries) > SHOWN else []
     return "".join(f"\n    - {entry}" for entry in [*entries[:SHOWN], *remainder])
+
+
+def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
+    """Return a question with the most similar name, as a remedy; "" if none is similar."""
+    matches = difflib.get_close_matches(name, list(known), n=1, cutoff=cutoff)
+    return f"did you mean {matches[0]!r}?" if matches else ""
 
 
 def explain_error(what: str, *, where: str = "", rule: str = "", remedy: str = "") -> str:

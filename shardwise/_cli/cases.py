@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-import difflib
 import importlib
 import importlib.util
 import os
@@ -16,7 +15,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from .._base.calls import binds
-from .._base.errors import ArgumentError, ShardwiseError, explain_error, name_of
+from .._base.errors import ArgumentError, ShardwiseError, did_you_mean, explain_error, name_of
 
 if TYPE_CHECKING:
     from .._analysis.check import Case
@@ -102,8 +101,7 @@ def _named(found: list[Found], name: str, target: str) -> list[Found]:
     names = [one.case.name for one in found if one.case]
     chosen = [one for one in found if one.case and one.case.name == name]
     if not chosen:
-        near = difflib.get_close_matches(name, names, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"name one of {', '.join(names)}."
+        hint = did_you_mean(name, names) or f"name one of {', '.join(names)}."
         raise _wrong(target, f"there is no case {name!r} in this file.", remedy=hint)
     # Include the error about a second case of that name.
     return chosen + [one for one in found if one.error and repr(name) in str(one.error)]

@@ -7,7 +7,6 @@ line have precedence. An unknown or invalid setting raises an error.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import os
 import tomllib
 from collections.abc import Callable, Mapping
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from .._analysis.faults import fault_of, nearest
-from .._base.errors import ShardwiseError
+from .._base.errors import ShardwiseError, did_you_mean
 from .cases import split_target
 
 TABLE = "[tool.shardwise]"
@@ -81,8 +80,7 @@ def _read(file: Path) -> Settings:
     found: dict[str, Any] = {}
     for name, value in table.items():
         if name not in SETTINGS:
-            near = difflib.get_close_matches(name, SETTINGS, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(SETTINGS)}."
+            hint = did_you_mean(name, SETTINGS) or f"there are {', '.join(SETTINGS)}."
             raise _wrong(file, f"there is no setting {name!r}.", hint)
         found[name] = SETTINGS[name](file, name, value)
     return Settings(**found, file=file)

@@ -19,7 +19,6 @@ judge's own process, so a folder of exercises must be as trustworthy as a Python
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import functools
 import importlib.util
 import re
@@ -30,7 +29,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from .._base.errors import ShardwiseError
+from .._base.errors import ShardwiseError, did_you_mean
 from .pitfalls import COMMON, Pitfall
 
 OWN = Path(__file__).parent / "exercises"
@@ -251,8 +250,7 @@ def _check_keys(folder: Path, data: Mapping[str, Any]) -> None:
         raise _damaged(where, found, rule, 'form = "mesh", or another of these.')
     for key in data:
         if key not in KEYS:
-            near = difflib.get_close_matches(key, KEYS, n=1)
-            remedy = f"did you mean {near[0]!r}?" if near else "take it out."
+            remedy = did_you_mean(key, KEYS) or "take it out."
             rule = f"Known are {', '.join(sorted(KEYS))}."
             raise _damaged(where, f"{key!r} is not known", rule, remedy)
         fits, example = KEYS[key]
@@ -282,11 +280,10 @@ def find(exercises: Sequence[Exercise], name: str) -> Exercise:
         if wanted.isdecimal() and int(wanted) == one.number:
             return one
     names = [one.name for one in exercises]
-    near = difflib.get_close_matches(wanted, names, n=1, cutoff=0.5)
     raise ShardwiseError(
         f"there is no exercise {name!r}",
         where="shardwise practice",
-        remedy=f"did you mean {near[0]!r}?" if near else "shardwise practice list names them.",
+        remedy=did_you_mean(wanted, names, 0.5) or "shardwise practice list names them.",
     )
 
 

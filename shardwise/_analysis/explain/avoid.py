@@ -383,9 +383,7 @@ def _reaches_all(op: Collective) -> bool:
 
 
 def _sends(op: Collective) -> bool:
-    pairs = op.params.get("perm")
-    moves = pairs is None or any(source != target for source, target in pairs)
-    return moves and math.prod(axis.size for axis in op.axes) > 1
+    return op.sends and math.prod(axis.size for axis in op.axes) > 1
 
 
 def _reduces(user: Op, dimension: int) -> bool:

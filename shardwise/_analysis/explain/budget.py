@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ..._base.errors import ArgumentError, ShardwiseError
+from ..._base.errors import ArgumentError, ShardwiseError, did_you_mean
 from ..._program.primitives import COLLECTIVES as FORMS
 from . import units
 from .data import CollectiveUse
@@ -92,12 +91,11 @@ def _is_counted(use: CollectiveUse, name: str) -> bool:
 def _refuse_other(name: str, bound: Any, report: ReportData) -> None:
     figures = ("bytes_sent", "peak_memory", *COLLECTIVES)
     if name not in figures:
-        close = difflib.get_close_matches(name, figures, n=1)
         raise ArgumentError(
             f"there is no figure {name!r}",
             where="report.expect",
             rule=f"There are {', '.join(figures)}.",
-            remedy=f"did you mean {close[0]!r}?" if close else "report.expect(all_gather=0)",
+            remedy=did_you_mean(name, figures) or "report.expect(all_gather=0)",
         )
     bounds = bound if isinstance(bound, Mapping) and name != "peak_memory" else {"": bound}
     axes = [mesh_axis.name for mesh_axis in report.mesh]

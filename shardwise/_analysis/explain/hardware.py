@@ -9,13 +9,12 @@ published scaling series (`benchmarks/scaling.py`).
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import math
 import numbers
 from typing import Any
 
 from ..._base.calls import public, public_methods
-from ..._base.errors import ShardwiseError, a_type
+from ..._base.errors import ShardwiseError, a_type, did_you_mean
 
 
 @public("sw.Hardware")
@@ -104,14 +103,12 @@ class Hardware:
         """
         _need_text("name", name)
         if name not in PROFILES:
-            matches = difflib.get_close_matches(name, PROFILES, n=1)
             raise ShardwiseError(
                 f"there is no profile {name!r}; there are {', '.join(PROFILES)}",
                 where="hardware",
                 rule="A hardware is the name of a described profile, or numbers of your own.",
-                remedy=f"did you mean {matches[0]!r}?"
-                if matches
-                else "name one of these, or give sw.Hardware(name=..., flops=..., ...).",
+                remedy=did_you_mean(name, PROFILES)
+                or "name one of these, or give sw.Hardware(name=..., flops=..., ...).",
             )
         return PROFILES[name]
 

@@ -172,7 +172,7 @@ class CollectiveRecorder:
         operand = op.ins[0]
         shape, dtype, size = _type(operand, op)
         count = group_size(op)
-        bytes_sent = RULES[op.name].sends(size, count) if _moves(op) else 0
+        bytes_sent = RULES[op.name].sends(size, count) if op.sends else 0
         names = tuple(axis.name for axis in op.axes)
         direction = self.passes.of(op)
         # Collectives called inside a library may have no line in the user's code.
@@ -316,12 +316,6 @@ class CollectiveRecorder:
 def _talks(op: Op) -> bool:
     has_collective = any(True for body in op.bodies for _ in collectives_in(body.ops))
     return isinstance(op, Collective) or has_collective
-
-
-def _moves(op: Collective) -> bool:
-    """Return whether anything goes to another device."""
-    pairs = op.params.get("perm")
-    return pairs is None or any(source != target for source, target in pairs)
 
 
 def group_size(op: Collective) -> int:

@@ -214,11 +214,7 @@ def _write(op: Op, outs: Sequence[StackedValue], env: Env) -> None:
 
 def _escaping(ops: Sequence[Op], uses: dict[Var, int]) -> list[Var]:
     """Return the values computed by `ops` that are used outside."""
-    uses_inside: dict[Var, int] = {}
-    for op in ops:
-        for atom in op.ins:
-            if isinstance(atom, Var):
-                uses_inside[atom] = uses_inside.get(atom, 0) + 1
+    uses_inside = count_uses(ops, ())
     return [v for op in ops for v in op.outs if uses.get(v, 0) > uses_inside.get(v, 0)]
 
 

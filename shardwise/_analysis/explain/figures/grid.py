@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 
 from ..data import MeshAxis
 from ..facts import ReportData
+from ..units import some
 from .draw import Drawing, axis_color
 
 WIDTH = 260
@@ -159,13 +160,6 @@ def _spaced(places: list[tuple[dict[str, int] | None, bool]], step: float) -> li
         spaced.append(Place(position, offset))
         offset += step
     return spaced
-
-
-def some(size: int, most: int) -> list[int | None]:
-    """Return the coordinates to draw: all, or the first ones, None and the last."""
-    if size <= most:
-        return list(range(size))
-    return [*range(most - 2), None, size - 1]
 
 
 def _left_out(grid: Grid) -> Iterator[tuple[int, int]]:
