@@ -7,21 +7,18 @@ import textwrap
 from collections.abc import Mapping
 from typing import Any
 
+from .._base.plain import Plain
 from .pitfalls import Pitfall
 
 RIGHT, WRONG, NOT_RUN = "right", "wrong", "could not run"
 
 
 @dataclasses.dataclass(frozen=True)
-class Line:
+class Line(Plain):
     """A line of the learner's file."""
 
     number: int
     text: str
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the line as plain data."""
-        return {"number": self.number, "text": self.text}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,7 +69,7 @@ class DeviceValues:
 
 
 @dataclasses.dataclass(frozen=True)
-class Judgement:
+class Judgement(Plain):
     """The verdict on one solution."""
 
     exercise: str
@@ -102,26 +99,14 @@ class Judgement:
     def to_dict(self) -> dict[str, Any]:
         """Return the verdict as plain data."""
         return {
-            "exercise": self.exercise,
-            "title": self.title,
-            "file": self.file,
-            "status": self.status,
+            **super().to_dict(),
             "ok": self.ok,
-            "runs": [run.to_dict() for run in self.runs],
             "table": [
                 {"title": title, "ok": ok, "expected": expected, "found": found}
                 for title, ok, expected, found in self.table()
             ],
-            "pitfall": self.pitfall.to_dict() if self.pitfall else None,
-            "reason": self.reason,
-            "line": self.line.to_dict() if self.line else None,
-            "held_on": self.held_on,
-            "held": [one.to_dict() for one in self.held],
-            "hint": self.hint,
-            "printed": self.printed,
             "seconds": round(self.seconds, 2),
             "cpu": round(self.cpu, 2),
-            "seed": self.seed,
         }
 
     def table(self) -> list[tuple[str, bool, str, str]]:

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from ..._base.errors import ShardwiseError
+from ..._base.plain import Plain
 from . import units
-from .data import Plain
 from .facts import ReportData
 
 

@@ -15,12 +15,13 @@ from typing import Any
 
 from ..._base.calls import public, public_methods
 from ..._base.errors import ShardwiseError, a_type, did_you_mean
+from ..._base.plain import Plain
 
 
 @public("sw.Hardware")
 @public_methods("sw.Hardware")
 @dataclasses.dataclass(frozen=True)
-class Hardware:
+class Hardware(Plain):
     """A machine for the cost model of `explain`.
 
     Devices are grouped in nodes: within a node they communicate over links, between nodes over a
@@ -89,10 +90,6 @@ class Hardware:
         """Return the peak FLOPs per second of matrix products of a dtype."""
         narrow = dtype in ("bfloat16", "float16") or dtype.startswith(("float8", "int8", "uint8"))
         return self.flops if narrow else self.flops_float32
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the machine as plain data."""
-        return dataclasses.asdict(self)
 
     @staticmethod
     def named(name: str) -> Hardware:

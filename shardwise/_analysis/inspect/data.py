@@ -10,6 +10,7 @@ from typing import Any, Self
 import numpy as np
 
 from ..._base.errors import ArgumentError, ShardwiseError, a_type, explain_error
+from ..._base.plain import Plain
 from ..._program import Where
 
 WHOLE = 64
@@ -208,7 +209,7 @@ class Stop:
 
 
 @dataclasses.dataclass(frozen=True)
-class InspectionData:
+class InspectionData(Plain):
     """A whole inspection: every value of a sharded program in program order.
 
     Functions that print, draw or save an inspection take this class; `Inspection` has them as
@@ -259,16 +260,6 @@ class InspectionData:
         if not matches and self.steps:
             raise ShardwiseError(_nothing(self, line, where))
         return dataclasses.replace(self, steps=matches)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the inspection as plain data."""
-        return {
-            "name": self.name,
-            "mesh": dict(self.mesh),
-            "steps": [step.to_dict() for step in self.steps],
-            "notes": list(self.notes),
-            "deadlock": self.deadlock,
-        }
 
 
 def _handed(step: Step) -> bool:
