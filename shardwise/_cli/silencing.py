@@ -45,9 +45,9 @@ def unused_in(
     """
     from .._analysis.check import ignores_in
 
-    whole = {str(one.found.file) for one in outcomes if _whole(one.found.file, targets)}
-    whole -= {str(one.found.file) for one in outcomes if one.error is not None}
-    used = {use for one in outcomes for use in one.silencers()}
+    whole = {str(outcome.entry.file) for outcome in outcomes if _whole(outcome.entry.file, targets)}
+    whole -= {str(outcome.entry.file) for outcome in outcomes if outcome.error is not None}
+    used = {use for outcome in outcomes for use in outcome.silencers()}
     return [
         unused
         for file in sorted(whole)
