@@ -144,7 +144,7 @@ class Judgement(Plain):
             # Results and errors are never cut: they get lines of their own.
             parts = [f"expected {expected}", f"found {found}"] if expected else [found]
             lines.append((line, style))
-            lines += [one for part in parts for one in _wrapped(part, room, style, "    ")]
+            lines += [line_ for part in parts for line_ in _wrapped(part, room, style, "    ")]
         return lines
 
     def text(self, width: int = 80) -> str:
@@ -153,31 +153,31 @@ class Judgement(Plain):
 
     def lines(self, width: int = 80) -> list[tuple[str, str]]:
         """Return the lines of the verdict, each with its style."""
-        found: list[tuple[str, str]] = []
+        lines: list[tuple[str, str]] = []
         style = {RIGHT: "right", WRONG: "wrong"}.get(self.status, "warn")
-        found.append((f"{self.exercise}: {self.status}", f"{style} head"))
-        found += self._table(width)
+        lines.append((f"{self.exercise}: {self.status}", f"{style} head"))
+        lines += self._table(width)
         if self.pitfall is not None:
-            found.append(("", ""))
-            found += _wrapped(f"{self.pitfall.title} [{self.pitfall.name}]", width, "head")
-            found += _wrapped(self.pitfall.text, width, "", "  ")
+            lines.append(("", ""))
+            lines += _wrapped(f"{self.pitfall.title} [{self.pitfall.name}]", width, "head")
+            lines += _wrapped(self.pitfall.text, width, "", "  ")
         if self.reason:
-            found.append(("", ""))
+            lines.append(("", ""))
             for line in self.reason.splitlines():
-                found += _wrapped(line, width, "soft", "  ")
+                lines += _wrapped(line, width, "soft", "  ")
         if self.line is not None:
-            found += [("", ""), (f"  line {self.line.number}:  {self.line.text}", "code")]
-        for one in self.held:
-            found.append((f"  {one.value}, on {self.held_on}:", "soft"))
-            wide = max(len(device) for device, _ in one.rows)
-            found += [(f"    {device:<{wide}}  {holds}", "code") for device, holds in one.rows]
+            lines += [("", ""), (f"  line {self.line.number}:  {self.line.text}", "code")]
+        for value in self.held:
+            lines.append((f"  {value.value}, on {self.held_on}:", "soft"))
+            wide = max(len(device) for device, _ in value.rows)
+            lines += [(f"    {device:<{wide}}  {holds}", "code") for device, holds in value.rows]
         if self.printed.strip() and not self.ok:
-            found += [("", ""), ("  It printed:", "soft")]
-            found += [(f"    {line}", "soft") for line in self.printed.strip().splitlines()[:8]]
+            lines += [("", ""), ("  It printed:", "soft")]
+            lines += [(f"    {line}", "soft") for line in self.printed.strip().splitlines()[:8]]
         if self.hint:
-            found.append(("", ""))
-            found += _wrapped(f"Hint: {self.hint}", width, "hint")
-        return found
+            lines.append(("", ""))
+            lines += _wrapped(f"Hint: {self.hint}", width, "hint")
+        return lines
 
 
 def _wrapped(text: str, width: int, style: str, indent: str = "") -> list[tuple[str, str]]:

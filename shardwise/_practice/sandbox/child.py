@@ -38,8 +38,8 @@ def live(
     """
     answer, printed = channels
     file = os.path.join(folder, run["name"])
-    with open(file, "w", encoding="utf-8", errors="surrogatepass") as made:
-        made.write(run["source"])
+    with open(file, "w", encoding="utf-8", errors="surrogatepass") as script:
+        script.write(run["source"])
     jobs, limits = run["jobs"], run["limits"]
     statm = os.open("self/statm", os.O_RDONLY, dir_fd=proc) if proc >= 0 else -1
     _settle(folder, printed, limits, jobs[0]["devices"])
@@ -88,7 +88,7 @@ def _settle(folder: str, printed: int, limits: dict[str, Any], devices: int) -> 
 def _close_others(*kept: int) -> None:
     """Close every file but the standard streams and those named."""
     start = 3
-    for file in sorted(one for one in kept if one >= start):
+    for file in sorted(number for number in kept if number >= start):
         os.closerange(start, file)
         start = file + 1
     os.closerange(start, 1 << 16)
@@ -130,17 +130,17 @@ def _work(
 
 def _one(file: str, source: str, job: dict[str, Any], watching: Any) -> dict[str, Any]:
     """Run the file once: it is imported anew each time, so that no run sees another's state."""
-    seen = watching.begin()
-    found: dict[str, Any] = {}
+    observed = watching.begin()
+    outcome: dict[str, Any] = {}
     try:
-        found = _done(job, file, source, watching)
+        outcome = _done(job, file, source, watching)
     except _Missing as error:
-        found["error"] = {"type": "Missing", "message": str(error)}
+        outcome["error"] = {"type": "Missing", "message": str(error)}
     except _NotPython as error:
-        found["error"] = {"type": "NotPython", "message": str(error), "line": error.line}
+        outcome["error"] = {"type": "NotPython", "message": str(error), "line": error.line}
     except BaseException as error:
-        found["error"] = _described(error, file)
-    return {"facts": seen.facts(), **found}
+        outcome["error"] = _described(error, file)
+    return {"facts": observed.facts(), **outcome}
 
 
 def _done(job: dict[str, Any], file: str, source: str, watching: Any) -> dict[str, Any]:
@@ -190,7 +190,7 @@ def _load(file: str, source: str, name: str, exercise: str) -> Any:
     function = module.__dict__.get(name)
     if not callable(function):
         near = difflib.get_close_matches(
-            name, [key for key, one in module.__dict__.items() if callable(one)], n=1
+            name, [key for key, value in module.__dict__.items() if callable(value)], n=1
         )
         renamed = f"rename {near[0]!r}, or " if near else ""
         raise _Missing(
@@ -205,7 +205,7 @@ def _described(error: BaseException, file: str) -> dict[str, Any]:
     """Describe an exception, with the last line of the learner's own file on the way to it."""
     message = text_of(error)
     frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if frame.filename == file]
+    in_file = [frame for frame in frames if frame.filename == file]
     chain, cause = [type(error).__name__], error
     while (cause := cause.__cause__ or cause.__context__) is not None and len(chain) < 6:
         chain.append(type(cause).__name__)
@@ -214,5 +214,5 @@ def _described(error: BaseException, file: str) -> dict[str, Any]:
         "type": type(error).__name__,
         "kinds": chain,
         "message": message[:MESSAGE],
-        "line": own[-1].lineno if own else 0,
+        "line": in_file[-1].lineno if in_file else 0,
     }

@@ -129,7 +129,7 @@ class Widening:
 
 def watch_shard_map(on: Watching) -> None:
     """Have every `shard_map` run by the simulator, and note what it does."""
-    own = jax.shard_map
+    original = jax.shard_map
     old_module = sys.modules["jax.experimental.shard_map"]
     old = old_module.shard_map
 
@@ -146,17 +146,17 @@ def watch_shard_map(on: Watching) -> None:
 
         return shard_map
 
-    jax.shard_map = hooked(own)  # type: ignore[assignment]
+    jax.shard_map = hooked(original)  # type: ignore[assignment]
     old_module.shard_map = hooked(old)  # type: ignore[attr-defined]
 
 
 def _switch_check_off() -> None:
     """Have every `shard_map` run without JAX's check of what differs between the devices."""
     old_module = sys.modules["jax.experimental.shard_map"]
-    own, old = jax.shard_map, old_module.shard_map
+    original, old = jax.shard_map, old_module.shard_map
 
     def new(*args: Any, **kwargs: Any) -> Any:
-        return own(*args, **{**kwargs, "check_vma": False})
+        return original(*args, **{**kwargs, "check_vma": False})
 
     def older(*args: Any, **kwargs: Any) -> Any:
         return old(*args, **{**kwargs, "check_rep": False})
@@ -207,12 +207,12 @@ def _map_facts(program: Any) -> dict[str, Any]:
 
 
 def _watch_vmap(on: Watching) -> None:
-    own = jax.vmap
+    original = jax.vmap
 
-    @functools.wraps(own)
+    @functools.wraps(original)
     def vmap(*args: Any, **kwargs: Any) -> Any:
         on.seen.vmaps += 1
-        return own(*args, **kwargs)
+        return original(*args, **kwargs)
 
     jax.vmap = vmap  # type: ignore[assignment]
 
@@ -247,7 +247,7 @@ def _watch_linen(on: Watching) -> None:
 def _watch_nnx(on: Watching) -> None:
     from flax import nnx
 
-    called, made, update = nnx.Linear.__call__, nnx.Optimizer.__init__, nnx.Optimizer.update
+    called, init, update = nnx.Linear.__call__, nnx.Optimizer.__init__, nnx.Optimizer.update
 
     @functools.wraps(called)
     def noted_call(self: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
@@ -255,10 +255,10 @@ def _watch_nnx(on: Watching) -> None:
         on.seen.calls.append(note)
         return called(self, inputs, *args, **kwargs)
 
-    @functools.wraps(made)
+    @functools.wraps(init)
     def noted_init(self: Any, *args: Any, **kwargs: Any) -> None:
         on.seen.optimizers.append({"line": _line()})
-        made(self, *args, **kwargs)
+        init(self, *args, **kwargs)
 
     @functools.wraps(update)
     def noted_update(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -273,12 +273,12 @@ def _watch_nnx(on: Watching) -> None:
 
 def _numbers(tree: Any) -> list[Any]:
     """The leaves of a tree of gradients, flat, where they are known and small."""
-    found = []
+    lists = []
     for leaf in jax.tree.leaves(tree):
         if _jax.is_traced(leaf) or np.size(leaf) > 4096:
             return []
-        found.append(np.asarray(leaf, np.float64).reshape(-1).tolist())
-    return found
+        lists.append(np.asarray(leaf, np.float64).reshape(-1).tolist())
+    return lists
 
 
 def _line() -> int:

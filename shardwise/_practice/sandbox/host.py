@@ -104,7 +104,7 @@ class Sandbox:
         self.close()
         self._base = tempfile.TemporaryDirectory(prefix="shardwise-practice-")
         view = ReadablePaths.of_this_python(self._hidden)
-        ours, theirs = socket.socketpair()
+        our_end, child_end = socket.socketpair()
         with _proc() as proc:
             settings = {
                 "without": self.without,
@@ -117,16 +117,16 @@ class Sandbox:
             }
             command = [sys.executable, "-P", "-m", "shardwise._practice.sandbox.nursery"]
             self._process = subprocess.Popen(
-                [*command, str(theirs.fileno()), json.dumps(settings)],
-                pass_fds=[theirs.fileno(), *[proc] * (proc >= 0)],
+                [*command, str(child_end.fileno()), json.dumps(settings)],
+                pass_fds=[child_end.fileno(), *[proc] * (proc >= 0)],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 env=_environment(),
                 start_new_session=True,
             )
-        theirs.close()
-        self._talk, self._rest, self._ready = ours, b"", False
+        child_end.close()
+        self._talk, self._rest, self._ready = our_end, b"", False
 
     def close(self) -> None:
         """End the nursery and all it has started."""
@@ -151,10 +151,10 @@ class Sandbox:
         lanes = _processors()
         groups = _groups(jobs, lanes)
         ran = self._run([[jobs[i] for i in group] for group in groups], source, name, lanes)
-        found: dict[int, Ran] = {}
+        results: dict[int, Ran] = {}
         for group, parts in zip(groups, ran, strict=True):
-            found |= dict(zip(group, parts, strict=True))
-        return [found[index] for index in range(len(jobs))]
+            results |= dict(zip(group, parts, strict=True))
+        return [results[index] for index in range(len(jobs))]
 
     def _run(
         self, jobs: Sequence[list[dict[str, Any]]], source: str, name: str, lanes: int
@@ -162,33 +162,33 @@ class Sandbox:
         self.start()
         self._wait_until_ready()
         waiting = list(enumerate(jobs))
-        found: dict[int, list[Ran]] = {}
+        results: dict[int, list[Ran]] = {}
         going: dict[int, Going] = {}
         try:
             while waiting or going:
                 while waiting and len(going) < lanes:
                     index, job = waiting.pop(0)
-                    one = self._launch(index, job, source, name)
-                    going[one.run] = one
-                self._listen(going, found)
-                if any(one.late for parts in found.values() for one in parts):
-                    self._give_up(waiting, going, found)
+                    running = self._launch(index, job, source, name)
+                    going[running.run] = running
+                self._listen(going, results)
+                if any(ran.late for parts in results.values() for ran in parts):
+                    self._give_up(waiting, going, results)
         finally:
-            for one in going.values():
-                one.close()
-        return [found[index] for index in range(len(jobs))]
+            for running in going.values():
+                running.close()
+        return [results[index] for index in range(len(jobs))]
 
     def _give_up(
-        self, waiting: list[Any], going: dict[int, Going], found: dict[int, list[Ran]]
+        self, waiting: list[Any], going: dict[int, Going], results: dict[int, list[Ran]]
     ) -> None:
         """One run has no end: the others of the same file are not waited for."""
         for index, jobs in waiting:
-            found[index] = [Ran(skipped=True)] * len(jobs)
+            results[index] = [Ran(skipped=True)] * len(jobs)
         waiting.clear()
-        for one in going.values():
-            if not one.skipped:
-                self._stop(one)
-            one.skipped = True
+        for running in going.values():
+            if not running.skipped:
+                self._stop(running)
+            running.skipped = True
 
     def _stop(self, process: Going) -> None:
         if self._talk is not None:
@@ -255,36 +255,42 @@ class Sandbox:
             Stream(printed[0], self.limits.output, PRINTED),
         )
 
-    def _listen(self, going: dict[int, Going], found: dict[int, list[Ran]]) -> None:
+    def _listen(self, going: dict[int, Going], results: dict[int, list[Ran]]) -> None:
         """Take in what comes, and end what has come to its end."""
         assert self._talk is not None
-        streams = [stream for one in going.values() for stream in one.streams if stream.open]
-        ready, _, _ = select.select([self._talk, *(one.file for one in streams)], [], [], 0.2)
-        for one in going.values():
-            for stream in one.streams:
+        streams = [
+            stream for running in going.values() for stream in running.streams if stream.open
+        ]
+        ready, _, _ = select.select(
+            [self._talk, *(running.file for running in streams)], [], [], 0.2
+        )
+        for running in going.values():
+            for stream in running.streams:
                 if stream.file in ready:
                     stream.read()
-            if any(stream.full for stream in one.streams) and not one.stopped:
-                one.stopped = True
-                self._stop(one)
+            if any(stream.full for stream in running.streams) and not running.stopped:
+                running.stopped = True
+                self._stop(running)
         lines = []
         if self._talk in ready or b"\n" in self._rest:
             while (line := self._line(0.0)) is not None:
                 lines.append(line)
-            gone = not lines
+            ended = not lines
         else:
-            gone = self._process is None or self._process.poll() is not None
+            ended = self._process is None or self._process.poll() is not None
         for line in lines:
-            one = going.pop(int(line.get("run", -1)), None)
-            if one is not None:
-                found[one.index] = one.finish(line, self.limits)
+            running = going.pop(int(line.get("run", -1)), None)
+            if running is not None:
+                results[running.index] = running.finish(line, self.limits)
         now = time.monotonic()
-        stuck = any(now - one.began > self.limits.seconds + SPARE for one in going.values())
-        if gone or stuck:
+        stuck = any(now - running.began > self.limits.seconds + SPARE for running in going.values())
+        if ended or stuck:
             # The nursery is dead or deaf: what it was running has ended it.
             self.close()
-            for one in list(going.values()):
-                found[one.index] = one.finish({"late": stuck, "code": -signal.SIGKILL}, self.limits)
+            for running in list(going.values()):
+                results[running.index] = running.finish(
+                    {"late": stuck, "code": -signal.SIGKILL}, self.limits
+                )
             going.clear()
 
 
@@ -313,8 +319,8 @@ def _tasks() -> int:
 
 
 def _processors() -> int:
-    own = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return max(1, min(4, own or 1))
+    available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return max(1, min(4, available or 1))
 
 
 def _groups(jobs: Sequence[Mapping[str, Any]], lanes: int) -> list[list[int]]:
@@ -322,14 +328,14 @@ def _groups(jobs: Sequence[Mapping[str, Any]], lanes: int) -> list[list[int]]:
     by_devices: dict[int, list[int]] = {}
     for index, job in enumerate(jobs):
         by_devices.setdefault(job["devices"], []).append(index)
-    return [own[k::lanes] for own in by_devices.values() for k in range(min(lanes, len(own)))]
+    return [group[k::lanes] for group in by_devices.values() for k in range(min(lanes, len(group)))]
 
 
 def _environment() -> dict[str, str]:
     """Return the whole environment of the nursery: nothing of the judge's own is passed on."""
     here = str(Path(__file__).parents[3])
     path = os.pathsep.join([here, *filter(None, [os.environ.get("PYTHONPATH", "")])])
-    found = {
+    variables = {
         "JAX_PLATFORMS": "cpu",
         "PYTHONPATH": path,
         "PYTHONDONTWRITEBYTECODE": "1",
@@ -341,4 +347,4 @@ def _environment() -> dict[str, str]:
         "OMP_NUM_THREADS": "1",
     }
     libraries = os.environ.get("LD_LIBRARY_PATH")
-    return {**found, "LD_LIBRARY_PATH": libraries} if libraries else found
+    return {**variables, "LD_LIBRARY_PATH": libraries} if libraries else variables

@@ -23,13 +23,13 @@ def look(
     wide = on.wide
     sizes = dict(job["mesh"])
 
-    def program(*given: Any, mesh: Any) -> Any:
+    def program(*args_of_call: Any, mesh: Any) -> Any:
         if job.get("pass_mesh"):
-            return function(*given, mesh=mesh)
+            return function(*args_of_call, mesh=mesh)
         # The solution makes a mesh of its own, of one device: it gets what this mesh has.
         before, wide.count = wide.count, mesh.size
         try:
-            return function(*given)
+            return function(*args_of_call)
         finally:
             wide.count = before
 
@@ -37,31 +37,31 @@ def look(
     fixed = {i: arg for i, arg in enumerate(args) if isinstance(arg, int | float | str)}
     traced = [arg for i, arg in enumerate(args) if i not in fixed]
 
-    def bound(*given: Any, mesh: Any) -> Any:
-        rest = iter(given)
+    def bound(*args_of_call: Any, mesh: Any) -> Any:
+        rest = iter(args_of_call)
         return program(
             *(fixed[i] if i in fixed else next(rest) for i in range(len(args))), mesh=mesh
         )
 
-    found: dict[str, Any] = {"findings": [], "inspection": None}
+    report: dict[str, Any] = {"findings": [], "inspection": None}
     try:
         verdict = check(bound, *traced, mesh={name: [size] for name, size in sizes.items()})
         every = (*verdict.findings, *verdict.silenced)
-        found["findings"] = [one.to_dict() for one in every[:FINDINGS]]
+        report["findings"] = [finding.to_dict() for finding in every[:FINDINGS]]
     except Exception as error:
-        found["check"] = f"{type(error).__name__}: {text_of(error)}"[:300]
+        report["check"] = f"{type(error).__name__}: {text_of(error)}"[:300]
     try:
         from ..._mesh import mesh as make_mesh
 
         inspection = inspect(bound, *traced, mesh=make_mesh(sizes))
     except Exception as error:
-        found["inspect"] = f"{type(error).__name__}: {text_of(error)}"[:300]
+        report["inspect"] = f"{type(error).__name__}: {text_of(error)}"[:300]
         inspection = _by_parts(program, args, sizes, on)
     if inspection is not None:
         data = inspection.to_dict()
         data["steps"] = data["steps"][:STEPS]
-        found["inspection"] = data
-    return found
+        report["inspection"] = data
+    return report
 
 
 def _by_parts(

@@ -91,8 +91,8 @@ class Nursery:
             from .child import live
 
             with os.fdopen(run, "rb") as file:
-                asked = pickle.load(file)
-            live(asked, folder, (answer, printed), self.confinement, self.proc)
+                request = pickle.load(file)
+            live(request, folder, (answer, printed), self.confinement, self.proc)
             os._exit(0)
         for file in (run, answer, printed):
             os.close(file)
@@ -168,19 +168,19 @@ def _confine(settings: dict[str, Any]) -> tuple[str, Confinement | None]:
     if sys.platform != "linux":
         return base, None
     view = ReadablePaths(tuple(settings["readable"]), tuple(settings["hidden"]))
-    made = settings["namespaces"]
-    if not made and "unshare" not in without:
+    isolation = settings["namespaces"]
+    if not isolation and "unshare" not in without:
         with contextlib.suppress(OSError):
             namespaces.enter(view, base, settings["disk"])
-            made = "unshare"
-    if not made and "bubblewrap" not in without:
+            isolation = "unshare"
+    if not isolation and "bubblewrap" not in without:
         wrapped = namespaces.bubblewrap(view, settings["disk"])
         if wrapped:  # begin anew inside
             again = json.dumps({**settings, "namespaces": "bubblewrap"})
             command = [sys.executable, "-P", "-m", "shardwise._practice.sandbox.nursery"]
             os.execv(wrapped[0], [*wrapped, *command, sys.argv[1], again])
-    base = WORK if made else base
-    return base, Confinement(view, base, made, without)
+    base = WORK if isolation else base
+    return base, Confinement(view, base, isolation, without)
 
 
 def main() -> None:

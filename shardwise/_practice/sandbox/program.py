@@ -44,15 +44,17 @@ def export(function: Callable[..., Any], job: Mapping[str, Any]) -> dict[str, An
 
     def flat(*leaves: Any) -> tuple[Any, ...]:
         result = hooks.call(function, {**job, "args": joined(leaves, fixed, job["args"])})
-        found: list[Any] = []
-        form.append(_form(result, found))
-        return tuple(found)
+        arrays_of_result: list[Any] = []
+        form.append(_form(result, arrays_of_result))
+        return tuple(arrays_of_result)
 
     exported = jax.export.export(jax.jit(flat, keep_unused=True))(*arrays)
     return {
         "module": base64.b64encode(exported.mlir_module_serialized).decode("ascii"),
         "form": form[-1],
-        "outs": [{"shape": list(one.shape), "dtype": str(one.dtype)} for one in exported.out_avals],
+        "outs": [
+            {"shape": list(aval.shape), "dtype": str(aval.dtype)} for aval in exported.out_avals
+        ],
     }
 
 
@@ -75,18 +77,18 @@ def _form(value: Any, leaves: list[Any]) -> Any:
     if value is None:
         return {"none": True}
     if isinstance(value, dict):
-        return {"dict": {str(key): _form(one, leaves) for key, one in value.items()}}
+        return {"dict": {str(key): _form(item, leaves) for key, item in value.items()}}
     if isinstance(value, list | tuple):
-        return {"list": [_form(one, leaves) for one in value]}
+        return {"list": [_form(item, leaves) for item in value]}
     leaves.append(jnp.asarray(value))
     return {"leaf": len(leaves) - 1}
 
 
 def _filled(form: Any, leaves: Sequence[Any]) -> Any:
     if "dict" in form:
-        return {"dict": {key: _filled(one, leaves) for key, one in form["dict"].items()}}
+        return {"dict": {key: _filled(item, leaves) for key, item in form["dict"].items()}}
     if "list" in form:
-        return {"list": [_filled(one, leaves) for one in form["list"]]}
+        return {"list": [_filled(item, leaves) for item in form["list"]]}
     return wire.pack(leaves[form["leaf"]]) if "leaf" in form else {"none": True}
 
 
@@ -95,20 +97,20 @@ def replay(job: Mapping[str, Any]) -> dict[str, Any]:
     program = job["program"]
     arrays, _ = divided(job["args"])
     placed = NamedSharding(hooks.real_mesh(job["mesh"]), PartitionSpec())
-    outs = [jax.ShapeDtypeStruct(one["shape"], one["dtype"]) for one in program["outs"]]
+    outs = [jax.ShapeDtypeStruct(out["shape"], out["dtype"]) for out in program["outs"]]
 
     def same_form(*leaves: Any) -> tuple[Any, ...]:
-        return tuple(jnp.zeros(one.shape, one.dtype) for one in outs)
+        return tuple(jnp.zeros(out.shape, out.dtype) for out in outs)
 
     # A program of the same arguments and results, in whose place the given one is put.
-    made = jax.jit(same_form, keep_unused=True, in_shardings=placed, out_shardings=placed)
-    template = jax.export.export(made)(*arrays)
+    resharded = jax.jit(same_form, keep_unused=True, in_shardings=placed, out_shardings=placed)
+    template = jax.export.export(resharded)(*arrays)
     module = base64.b64decode(program["module"])
     exported = dataclasses.replace(template, mlir_module_serialized=module)
-    found = facts(exported.mlir_module())
-    given = [jax.device_put(one, placed) for one in arrays]
-    leaves = [np.asarray(one) for one in jax.jit(exported.call)(*given)]
-    return {"value": _filled(program["form"], leaves), "facts": found}
+    program_facts = facts(exported.mlir_module())
+    placed_args = [jax.device_put(array, placed) for array in arrays]
+    leaves = [np.asarray(leaf) for leaf in jax.jit(exported.call)(*placed_args)]
+    return {"value": _filled(program["form"], leaves), "facts": program_facts}
 
 
 def facts(text: str) -> dict[str, Any]:
@@ -128,13 +130,13 @@ def facts(text: str) -> dict[str, Any]:
     ]
     maps = [
         {
-            "mesh": one.axes,
-            "split": sorted(one.split),
+            "mesh": entry.axes,
+            "split": sorted(entry.split),
             "checked": True,
             "rows": [],
             "collectives": used,
         }
-        for one in summary.shard_maps
+        for entry in summary.shard_maps
     ]
     return {**hooks.Observations().facts(), "shard_maps": maps}
 

@@ -56,9 +56,9 @@ def pack(value: Any) -> Any:
     if value is None:
         return {"none": True}
     if isinstance(value, dict):
-        return {"dict": {str(key): pack(one) for key, one in value.items()}}
+        return {"dict": {str(key): pack(item) for key, item in value.items()}}
     if isinstance(value, list | tuple):
-        return {"list": [pack(one) for one in value]}
+        return {"list": [pack(item) for item in value]}
     try:
         array = np.asarray(value)
         if array.dtype.kind in NARROW:
@@ -78,9 +78,9 @@ def unpack(data: Any, depth: int = DEPTH) -> Any:
     """Return the value again, `NonArray` for what is no array; raise Malformed otherwise."""
     _demand(isinstance(data, dict) and depth > 0)
     if "dict" in data:
-        return table(lambda one: unpack(one, depth - 1))(data["dict"])
+        return table(lambda item: unpack(item, depth - 1))(data["dict"])
     if "list" in data:
-        return each(lambda one: unpack(one, depth - 1))(data["list"])
+        return each(lambda item: unpack(item, depth - 1))(data["list"])
     if "array" in data:
         return _array(data)
     if "other" in data:
@@ -146,7 +146,7 @@ def each(item: Check, most: int = ITEMS, least: int = 0) -> Check:
 
     def check(data: Any) -> list[Any]:
         _demand(isinstance(data, list) and least <= len(data) <= most)
-        return [item(one) for one in data]
+        return [item(entry) for entry in data]
 
     return check
 
@@ -156,7 +156,7 @@ def table(item: Check, most: int = ITEMS) -> Check:
 
     def check(data: Any) -> dict[str, Any]:
         _demand(isinstance(data, dict) and len(data) <= most)
-        return {visible(key[:200]): item(one) for key, one in data.items()}
+        return {visible(key[:200]): item(entry) for key, entry in data.items()}
 
     return check
 
@@ -181,9 +181,9 @@ def form(data: Any, depth: int = DEPTH) -> Any:
     """Check the form of a result: dicts and lists of the numbers of its arrays."""
     _demand(isinstance(data, dict) and depth > 0)
     if "dict" in data:
-        return {"dict": table(lambda one: form(one, depth - 1))(data["dict"])}
+        return {"dict": table(lambda item: form(item, depth - 1))(data["dict"])}
     if "list" in data:
-        return {"list": each(lambda one: form(one, depth - 1))(data["list"])}
+        return {"list": each(lambda item: form(item, depth - 1))(data["list"])}
     return {"leaf": integer(0, ITEMS)(data["leaf"])} if "leaf" in data else {"none": True}
 
 
@@ -192,8 +192,8 @@ def record(optional: Mapping[str, Check] | None = None, **fields: Check) -> Chec
 
     def check(data: Any) -> dict[str, Any]:
         _demand(isinstance(data, dict) and fields.keys() <= data.keys())
-        more = {key: one for key, one in (optional or {}).items() if data.get(key) is not None}
-        return {key: one(data[key]) for key, one in {**fields, **more}.items()}
+        more = {key: field for key, field in (optional or {}).items() if data.get(key) is not None}
+        return {key: field(data[key]) for key, field in {**fields, **more}.items()}
 
     return check
 
@@ -294,7 +294,7 @@ def read(raw: bytes, count: int) -> list[dict[str, Any]] | None:
         data = json.loads(raw)
         if isinstance(data, dict) and "error" in data:
             return [{"error": ERROR(data["error"]), "facts": {}}] * count
-        return _exactly(each(RUN)(record(runs=lambda one: one)(data)["runs"]), count)
+        return _exactly(each(RUN)(record(runs=lambda runs: runs)(data)["runs"]), count)
     except Exception:  # whatever is wrong with it, it is no answer
         return None
 

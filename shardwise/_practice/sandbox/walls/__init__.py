@@ -37,9 +37,9 @@ class Walls:
     @property
     def names(self) -> list[str]:
         """What stands, for people."""
-        found = [f"namespaces ({self.namespaces})"] if self.namespaces else []
-        found += [f"Landlock (version {self.landlock})"] if self.landlock else []
-        return found + ["seccomp"] * self.seccomp
+        names = [f"namespaces ({self.namespaces})"] if self.namespaces else []
+        names += [f"Landlock (version {self.landlock})"] if self.landlock else []
+        return names + ["seccomp"] * self.seccomp
 
 
 ALL = ("unshare", "bubblewrap", "landlock", "seccomp")

@@ -63,10 +63,10 @@ def enter(view: ReadablePaths, base: str, size: int) -> None:
     ends with it. Raises OSError, in the calling process, where the kernel does not allow it.
     """
     uid, gid = os.getuid(), os.getgid()
-    ready, done = os.pipe()
+    ready, finished = os.pipe()
     child = os.fork()  # a trial that fails must leave this process as it was
     if child:
-        os.close(done)
+        os.close(finished)
         if not os.read(ready, 1):
             os.waitpid(child, 0)
             os.close(ready)
@@ -78,15 +78,15 @@ def enter(view: ReadablePaths, base: str, size: int) -> None:
         prctl(1, int(signal.SIGKILL))  # PR_SET_PDEATHSIG: end with the process that waits
         first = os.fork()
         if first:
-            os.close(done)
+            os.close(finished)
             os._exit(_ending(os.waitpid(first, 0)[1]))
         prctl(1, int(signal.SIGKILL))
         _build_root(view, base, size)
-        os.write(done, b".")
+        os.write(finished, b".")
     except OSError:
         os._exit(1)
     os.close(ready)
-    os.close(done)
+    os.close(finished)
 
 
 def _ending(status: int) -> int:
@@ -145,6 +145,6 @@ def _place(path: str, base: str) -> str:
 def _mount(
     source: str | None, target: str, kind: str | None, flags: int, data: str | None = None
 ) -> None:
-    encoded = [None if one is None else one.encode() for one in (source, target, kind)]
+    encoded = [None if text is None else text.encode() for text in (source, target, kind)]
     text = None if data is None else data.encode()
     call("mount", *encoded, ctypes.c_ulong(flags), text)

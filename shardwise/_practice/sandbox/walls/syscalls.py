@@ -78,7 +78,7 @@ def call(name: str, *args: object) -> int:
 def prctl(option: int, *args: object) -> int:
     """Call prctl; raise OSError if it fails."""
     padded = [*args, 0, 0, 0, 0][:4]
-    longs = [ctypes.c_ulong(one) if isinstance(one, int) else one for one in padded]
+    longs = [ctypes.c_ulong(value) if isinstance(value, int) else value for value in padded]
     return check(_libc().prctl(ctypes.c_int(option), *longs), "prctl")
 
 
