@@ -110,13 +110,13 @@ def note(error: BaseException, text: str) -> None:
         error.add_note(text)
 
 
-def notes_of(error: BaseException, ours: str) -> list[str]:
+def notes_of(error: BaseException, prefix: str) -> list[str]:
     """Return the notes of an error that start with `ours`, without that prefix."""
     try:
         notes = [text for text in error.__notes__ if isinstance(text, str)]
     except Exception:
         return []
-    return [text.removeprefix(ours) for text in notes if text.startswith(ours)]
+    return [text.removeprefix(prefix) for text in notes if text.startswith(prefix)]
 
 
 def prefix(folder: Path) -> str:

@@ -28,14 +28,14 @@ class Excess:
     """A bound that is exceeded."""
 
     what: str
-    found: float
+    actual: float
     bound: float
     uses: tuple[CollectiveUse, ...]
     """The collectives that add up to it, the largest first; empty for memory."""
 
     def __str__(self) -> str:
         show = units.size if self.what.startswith(("bytes", "peak")) else "{:g}".format
-        lines = [f"{self.what} is {show(self.found)}, and at most {show(self.bound)} is expected"]
+        lines = [f"{self.what} is {show(self.actual)}, and at most {show(self.bound)} is expected"]
         for use in self.uses:
             times = "" if use.least == 1 else f" × {use.least}"
             argument = f" of {use.of}" if use.of else ""

@@ -190,12 +190,12 @@ def _axes(body: Body, mesh: Mesh | AbstractMesh | None) -> tuple[Axis, ...]:
     return tuple(axes)
 
 
-def _shardings(traced: Traced, given: list[Var], axes: tuple[Axis, ...]) -> dict[Var, Placement]:
+def _shardings(traced: Traced, inputs: list[Var], axes: tuple[Axis, ...]) -> dict[Var, Placement]:
     """Return the layout of arguments that have a sharding or a spec."""
     by_name = {axis.name: axis for axis in axes}
-    values = traced.values[len(traced.values) - len(given) :]
+    values = traced.values[len(traced.values) - len(inputs) :]
     placements = {}
-    for var, value, spec in zip(given, values, traced.specs, strict=True):
+    for var, value, spec in zip(inputs, values, traced.specs, strict=True):
         if spec is None and (sharding := named_sharding(value)):
             spec = sharding.spec
         if spec is not None:

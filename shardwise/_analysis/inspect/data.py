@@ -273,8 +273,8 @@ def _goes_back(step: Step) -> bool:
     return step.backward and step.kind != "derivative"
 
 
-def _within(coordinate: Mapping[str, int], one: Mapping[str, int]) -> bool:
-    return all(one.get(name, position) == position for name, position in coordinate.items())
+def _within(coordinate: Mapping[str, int], region: Mapping[str, int]) -> bool:
+    return all(region.get(name, position) == position for name, position in coordinate.items())
 
 
 def _on_line(step: Step, line: int | str | None) -> bool:

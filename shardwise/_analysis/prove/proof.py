@@ -147,9 +147,9 @@ class Proof:
         return f'<div><b style="color:{color}">{head}</b>{part}{table}{items}{tail}</div>'
 
 
-def _row(one: Result) -> str:
-    color = COLORS[one.status]
-    cells = (one.path, one.mesh, one.status, one.reason)
+def _row(result: Result) -> str:
+    color = COLORS[result.status]
+    cells = (result.path, result.mesh, result.status, result.reason)
     style = f' style="color:{color}"'
     return "<tr>" + "".join(f"<td{style}>{html.escape(cell)}</td>" for cell in cells) + "</tr>"
 

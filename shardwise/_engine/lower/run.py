@@ -102,9 +102,9 @@ def run(
             escaping = _escaping(stage.inside, _less(uses, [fold.op for fold in folded]))
             grown = {var: cx.grown[var] for var in escaping if is_grown(var, stage, uses, cx.grown)}
             repeat.loop(ShardLoop(axis, rest, inner_ops, folded, escaping, grown, env, cx))
-        done = {id(fold.op) for fold in folded}
+        folded_ops = {id(fold.op) for fold in folded}
         for op in stage.meetings:
-            if id(op) not in done:
+            if id(op) not in folded_ops:
                 _communicate(op, axes, env, cx)
     _run_without_loop(row, axes, uses, cx, env)
 

@@ -59,13 +59,13 @@ class Watching:
     """The hooks of one process: what they note goes to the run that is under way."""
 
     def __init__(self, job: Mapping[str, Any]):
-        self.seen = Observations()
+        self.observations = Observations()
         self.wide = Widening(job.get("replace"))
 
     def begin(self) -> Observations:
         """A new run begins, with nothing seen yet."""
-        self.seen = Observations()
-        return self.seen
+        self.observations = Observations()
+        return self.observations
 
 
 def install(job: Mapping[str, Any]) -> Watching:
@@ -171,8 +171,8 @@ def _simulated(sharded: Callable[..., Any], body: Any, on: Watching) -> Callable
     @functools.wraps(body)
     def call_simulated(*args: Any, **kwargs: Any) -> Any:
         traced = tracing(args, kwargs)
-        on.seen.maps.append(_map_facts(traced.program))
-        on.seen.programs.append((traced.program, traced.values))
+        on.observations.maps.append(_map_facts(traced.program))
+        on.observations.programs.append((traced.program, traced.values))
         return traced.finish(run_program(traced.program, ALL, traced.values))
 
     return call_simulated
@@ -211,7 +211,7 @@ def _watch_vmap(on: Watching) -> None:
 
     @functools.wraps(original)
     def vmap(*args: Any, **kwargs: Any) -> Any:
-        on.seen.vmaps += 1
+        on.observations.vmaps += 1
         return original(*args, **kwargs)
 
     jax.vmap = vmap  # type: ignore[assignment]
@@ -228,14 +228,14 @@ def _watch_linen(on: Watching) -> None:
 
     @functools.wraps(init)
     def noted_init(self: Any, rngs: Any, *args: Any, **kwargs: Any) -> Any:
-        on.seen.inits.append(
+        on.observations.inits.append(
             {"module": type(self).__name__, "shape": _shape(args), "line": _line()}
         )
         return init(self, rngs, *args, **kwargs)
 
     @functools.wraps(apply)
     def noted_apply(self: Any, variables: Any, *args: Any, **kwargs: Any) -> Any:
-        on.seen.calls.append(
+        on.observations.calls.append(
             {"module": type(self).__name__, "shape": _shape(args), "line": _line()}
         )
         return apply(self, variables, *args, **kwargs)
@@ -252,18 +252,18 @@ def _watch_nnx(on: Watching) -> None:
     @functools.wraps(called)
     def noted_call(self: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         note = {"module": "Linear", "shape": list(inputs.shape), "line": _line()}
-        on.seen.calls.append(note)
+        on.observations.calls.append(note)
         return called(self, inputs, *args, **kwargs)
 
     @functools.wraps(init)
     def noted_init(self: Any, *args: Any, **kwargs: Any) -> None:
-        on.seen.optimizers.append({"line": _line()})
+        on.observations.optimizers.append({"line": _line()})
         init(self, *args, **kwargs)
 
     @functools.wraps(update)
     def noted_update(self: Any, *args: Any, **kwargs: Any) -> Any:
         grads = kwargs.get("grads", args[1] if len(args) > 1 else None)
-        on.seen.updates.append({"line": _line(), "grads": _numbers(grads)})
+        on.observations.updates.append({"line": _line(), "grads": _numbers(grads)})
         return update(self, *args, **kwargs)
 
     nnx.Linear.__call__ = noted_call

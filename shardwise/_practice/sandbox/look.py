@@ -74,10 +74,10 @@ def _by_parts(
     try:
         program(*args, mesh=make_mesh(dict(sizes)))
     except Exception:
-        if not on.seen.programs:
+        if not on.observations.programs:
             return None
     steps = []
-    for traced, values in on.seen.programs[:4]:
+    for traced, values in on.observations.programs[:4]:
         try:
             steps += StepRecorder(traced).record(values)
         except Exception:

@@ -61,11 +61,11 @@ class Grid:
         return x, y, self.cell - self.gap, self.high - self.gap
 
     def joined(
-        self, row: int, column: int, down: int, across: int, held: dict[tuple[int, int], Part]
+        self, row: int, column: int, down: int, across: int, parts: dict[tuple[int, int], Part]
     ) -> bool:
         """Return whether a device holds the same part as its neighbour in the same block."""
         cell, neighbour = (row, column), (row + down, column + across)
-        if neighbour not in held or held[cell] != held[neighbour]:
+        if neighbour not in parts or parts[cell] != parts[neighbour]:
             return False
         step = self.rows[neighbour[0]].offset - self.rows[row].offset
         step += self.columns[neighbour[1]].offset - self.columns[column].offset
