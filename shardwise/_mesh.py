@@ -213,3 +213,8 @@ def split_over(spec: PartitionSpec) -> list[tuple[str, ...]]:
         () if entry is None else entry if isinstance(entry, tuple) else (entry,)
         for entry in spec.partitions
     ]
+
+
+def words(mesh: AbstractMesh) -> str:
+    """Format a mesh: `{data: 4, model: 2}`."""
+    return "{" + ", ".join(f"{name}: {size}" for name, size in mesh.shape.items()) + "}"

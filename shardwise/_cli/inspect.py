@@ -123,7 +123,7 @@ def _chosen(meshes: list[AbstractMesh]) -> tuple[dict[str, int], str]:
 
     Only meshes of the case are considered: its program need not work on others.
     """
-    from .._analysis.check.options import words
+    from .._mesh import words
 
     largest = meshes[-1]
     chosen = next(

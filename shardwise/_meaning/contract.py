@@ -19,6 +19,7 @@ from .algebra import ANY, ORDER, RING
 from .align import align
 from .elementwise import (
     check_product,
+    not_dropped,
     only_sums,
     refuse_debts,
 )
@@ -163,7 +164,7 @@ def dots(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     """Contract; over dimensions cut alike a sum is owed, and other dimensions keep their cuts."""
     (cx, cy), (bx, by) = op.params["dimension_numbers"]
     x, y = ins
-    debtor = check_product("a matrix product", ins)
+    debtor = check_product("a matrix product", not_dropped(op, ins))
     x, y = meet(w, x, y, [*zip(cx, cy, strict=True), *zip(bx, by, strict=True)])
     x, y = part_ways(x, y, cx, cy, bx, by)
     hidden = sorted({*x.hidden, *y.hidden})

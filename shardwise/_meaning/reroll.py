@@ -247,7 +247,7 @@ class _Roller:
         if parts is not None:
             loop.made[key] = self.stack(loop, ops[0], parts)
             return []
-        if len({(row[2], len(row[1].ins), _name(row[1])) for row in rows}) > 1:
+        if len({(row[2], self.numbers.kind(row[1])) for row in rows}) > 1:
             raise _Fails
         squeezed = isinstance(ops[0], Leaf) and ops[0].name == "squeeze"
         parts = self.windows(tuple(op.ins[0] for op in ops)) if squeezed else None
@@ -325,10 +325,6 @@ def _side_by_side(parts: list[ContiguousBlock]) -> int:
         if part.starts != want or part.sizes != first.sizes:
             raise _Fails
     return d
-
-
-def _name(op: Op) -> str:
-    return op.name if isinstance(op, Leaf) else type(op).__name__
 
 
 def _renaming(op: Op) -> Callable[[Var], list[Op]]:

@@ -32,8 +32,10 @@ from .indexing import ELEMENTWISE, FORMS, BlockMap, Push, rebuilt
 from .term import Scaled, Shape, Term
 from .value import Value
 
-QUESTIONS = {"is_nan", "is_finite"}
-"""Operations that detect NaN or infinity: cancelling `exp(m)` would drop a NaN in `m`."""
+
+def _asks(t: Term) -> bool:
+    """Return whether a term detects NaN or infinity: to cancel `exp(m)` would drop a NaN in `m`."""
+    return t.op in T.TRUTHS and any(u.op == "exp" for u in T.below(t))
 
 
 class Normal:
@@ -81,7 +83,7 @@ class Normal:
                 return self.turned(self(t.kids[0]), t.params)
             case "slice":
                 return self.part(t)
-        if t.op not in FORMS or t.op in QUESTIONS:
+        if t.op not in FORMS or _asks(t):
             return 1, t
         return rebuilt(t, [self(kid) for kid in t.kids])
 

@@ -9,10 +9,10 @@ import pytest
 from jax import P
 from typer.testing import CliRunner
 
-import shardwise as sw
 from shardwise._analysis.check import cache
-from shardwise._analysis.check.running import SHORT
+from shardwise._analysis.lift.run import SHORT
 from shardwise._cli import app
+from tests.support import check
 
 MESH = {"data": [1, 2, 4, 8]}
 
@@ -26,7 +26,7 @@ def mapped(body):
 
 def trace_of(f, *args, **options):
     said: list[str] = []
-    verdict = sw.check(f, *args, mesh=MESH, fix=False, progress=said.append, **options)
+    verdict = check(f, *args, mesh=MESH, progress=said.append, **options)
     return verdict, [what for what in said if what.startswith("running")]
 
 
@@ -171,5 +171,5 @@ def test_a_wrong_program_of_many_layers_is_judged_in_seconds():
     rng = np.random.default_rng(0)
     params = [rng.normal(size=(4, 4)).astype(np.float32) * 0.3 for _ in range(40)]
     x = rng.normal(size=(8, 4)).astype(np.float32)
-    verdict = sw.check(step, params, x, mesh={"data": [1, 2]}, fix=False)
+    verdict = check(step, params, x, mesh={"data": [1, 2]})
     assert verdict.findings[0].code == "SW401"

@@ -30,6 +30,7 @@ from .node import exact as exact
 from .node import is_one as is_one
 from .node import is_uniform as is_uniform
 from .node import make as make
+from .node import not_finite as not_finite
 from .node import number as number
 from .node import over as over
 from .node import symbol as symbol
