@@ -111,7 +111,7 @@ def note(error: BaseException, text: str) -> None:
 
 
 def notes_of(error: BaseException, prefix: str) -> list[str]:
-    """Return the notes of an error that start with `ours`, without that prefix."""
+    """Return the notes of an error that start with a prefix, without it."""
     try:
         notes = [text for text in error.__notes__ if isinstance(text, str)]
     except Exception:

@@ -333,21 +333,21 @@ def _with_line(instruction: Instruction, computation: Computation) -> Instructio
 
 
 def _with_metadata(instruction: Instruction, source: Instruction) -> Instruction:
-    """Return an instruction with the name and the line of another."""
+    """Return an instruction with the name and the source line of another one."""
     attributes = _METADATA.sub("", instruction.attributes)
     metadata = "".join(_METADATA.findall(source.attributes)[:1])
     return dataclasses.replace(instruction, attributes=f"{attributes}, {metadata}")
 
 
 def _source(instruction: Instruction, computation: Computation) -> Instruction:
-    """Return what an array is another form of, as far as that has no line itself."""
+    """Return the operation behind the copies and transposes that have no source line."""
     while instruction.opcode in ("bitcast", "copy", "transpose") and not instruction.frame:
         instruction = computation[instruction.operands[0]]
     return instruction
 
 
 def _finished(collective: Instruction, computation: Computation) -> Instruction:
-    """Return the end of an asynchronous collective; another is its own."""
+    """Return the `-done` instruction of an asynchronous collective; any other unchanged."""
     finishing = (
         line
         for line in computation.values()

@@ -354,7 +354,7 @@ class _Look:
         return None if var in self.returned else self.readers.get(var, [])
 
     def _all(self, var: Var, fits: Callable[[Value, Var], bool]) -> bool:
-        """Return whether everything computed from a value, or from views of it, is `wanted`."""
+        """Return whether everything computed from a value, or from views of it, `fits`."""
         users = self._users(var)
         return bool(users) and all(self._becomes(user, fits) for user in users or ())
 

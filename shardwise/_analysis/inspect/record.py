@@ -47,10 +47,11 @@ ALL = Pace(1 << 30)
 """All devices at once: inspected programs are small."""
 
 FIRST, MOST = 4, 512
-"""Of a loop the first iterations and the last are kept; a longer one is not followed to its end."""
+"""The number of iterations to keep at the start of a loop, in addition to the last one; and the
+maximum length of a loop that is run to its end."""
 
 MANY = 1 << 12
-"""Of an array with more elements than this only the range leaves the compiled program."""
+"""Arrays with more elements than this are summarized on the device, by their range and mean."""
 
 
 class StepRecorder:
@@ -248,8 +249,7 @@ class StepRecorder:
         return key_of(leaf) if gradient or direction == "update" else ""
 
     def _meaning(self, op: Op, out: int) -> str | None:
-        """Return what a value inside a `shard_map` is of the whole; outside every value is
-        whole."""
+        """Describe how a value inside a `shard_map` relates to the global array; None outside."""
         in_shard_map = isinstance(op, Split) or (op.scope and not isinstance(op, Join))
         meaning = self.meanings.of(op) if self.meanings is not None and in_shard_map else None
         return None if meaning is None else holding(meaning.outs[out], meaning.names)

@@ -1,7 +1,7 @@
-"""One run of a solution, in a process of its own: limits, walls, hooks, the file, one answer.
+"""One run of a solution in a process of its own: limits, walls, hooks, the file, one answer.
 
-The answer says what the solution returned and what it was seen to do. The solution could have
-written it itself: it is in this process. So it is data, which the judge checks.
+The answer contains what the solution returned and what the hooks recorded. The solution runs in
+this process and could forge the answer, so the judge validates it as untrusted data.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ def live(
     confinement: Confinement | None,
     proc: int,
 ) -> None:
-    """Do one run, from the fork to the end of the process.
+    """Execute one run, from the fork to the end of the process.
 
-    The channels are for the answer and for what is printed; `proc` is the folder /proc, or -1.
+    The channels are for the answer and for the output; `proc` is a descriptor of /proc, or -1.
     """
     answer, printed = channels
     file = os.path.join(folder, run["name"])
@@ -52,12 +52,12 @@ def live(
         data = {"runs": _work(file, run["source"], jobs, limits, statm)}
     except MemoryError:
         data = {"error": {"type": "MemoryError", "message": "out of memory"}}
-    except BaseException as error:  # a defect of ours, or a solution that reached into us
+    except BaseException as error:  # a bug in this code, or a solution that tampered with it
         data = {"error": {"type": "Judge", "message": f"{type(error).__name__}: {error}"[:500]}}
     line = json.dumps(data).encode()
     while line:
         line = line[os.write(answer, line) :]
-    os._exit(0)  # threads of the solution that never end do not keep us
+    os._exit(0)  # do not wait for threads of the solution
 
 
 def _settle(folder: str, printed: int, limits: dict[str, Any], devices: int) -> None:
@@ -68,7 +68,9 @@ def _settle(folder: str, printed: int, limits: dict[str, Any], devices: int) -> 
         os.dup2(source, target)
     sys.stdout = open(1, "w", buffering=1, closefd=False, encoding="utf-8", errors="replace")  # noqa: SIM115
     sys.stderr = open(2, "w", buffering=1, closefd=False, encoding="utf-8", errors="replace")  # noqa: SIM115
-    _limit("RLIMIT_CPU", int(limits["cpu"]), 2)  # a signal first, which may be ignored, then an end
+    _limit(
+        "RLIMIT_CPU", int(limits["cpu"]), 2
+    )  # first a signal, which may be ignored, then the end
     _limit("RLIMIT_FSIZE", int(limits["output"]))
     _limit("RLIMIT_CORE", 0)
     _limit("RLIMIT_NOFILE", 256)
@@ -86,7 +88,7 @@ def _settle(folder: str, printed: int, limits: dict[str, Any], devices: int) -> 
 
 
 def _close_others(*kept: int) -> None:
-    """Close every file but the standard streams and those named."""
+    """Close all files except the standard streams and these."""
     start = 3
     for file in sorted(number for number in kept if number >= start):
         os.closerange(start, file)
@@ -104,7 +106,7 @@ def _limit(name: str, most: int, spare: int = 0) -> None:
 
 
 def _limit_memory(extra: int, statm: int) -> None:
-    """Allow so much beyond what the process has mapped by now, most of which JAX never touches."""
+    """Limit the memory to this much more than is mapped now, most of which JAX never uses."""
     if statm >= 0:
         pages = int(os.pread(statm, 100, 0).split()[0])
         os.close(statm)
@@ -122,14 +124,14 @@ def _work(
     jnp.zeros(()).block_until_ready()  # JAX starts here, before the limits on memory and tasks
     assert len(jax.devices()) == jobs[0]["devices"]
     _limit_memory(int(limits["memory"]), statm)
-    _limit("RLIMIT_NPROC", int(limits["tasks"]))  # root is not bound by it; by its memory it is
+    _limit("RLIMIT_NPROC", int(limits["tasks"]))  # does not apply to root; the memory limit does
     threading.excepthook = lambda args: None
     watching = hooks.install(jobs[0])
     return [_one(file, source, job, watching) for job in jobs]
 
 
 def _one(file: str, source: str, job: dict[str, Any], watching: Any) -> dict[str, Any]:
-    """Run the file once: it is imported anew each time, so that no run sees another's state."""
+    """Run the file once, imported anew, so that no run sees the state of another."""
     observed = watching.begin()
     outcome: dict[str, Any] = {}
     try:
@@ -144,13 +146,13 @@ def _one(file: str, source: str, job: dict[str, Any], watching: Any) -> dict[str
 
 
 def _done(job: dict[str, Any], file: str, source: str, watching: Any) -> dict[str, Any]:
-    """Do what a job asks for: run the file, look at it, export it, or replay what it exported."""
+    """Execute a job: run the file, inspect it, export it, or replay an exported program."""
     import jax
 
     from . import hooks, look, program
 
     if job["kind"] == "replay":
-        return program.replay(job)  # the one that does not run the solution
+        return program.replay(job)  # this does not run the solution
     function = _load(file, source, job["function"], job["exercise"])
     if job["kind"] == "look":
         return look.look(function, job, watching)
@@ -160,7 +162,7 @@ def _done(job: dict[str, Any], file: str, source: str, watching: Any) -> dict[st
 
 
 class _Missing(Exception):
-    """The file does not define what the exercise asks for."""
+    """The file does not define the function of the exercise."""
 
 
 class _NotPython(Exception):
@@ -184,7 +186,7 @@ def _load(file: str, source: str, name: str, exercise: str) -> Any:
     module.__file__ = file
     sys.modules[stem] = module
     sys.path.insert(0, os.path.dirname(file))
-    # For tracebacks, whatever the solution does to its file.
+    # Tracebacks then show the source even if the solution changes its file.
     linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
     exec(code, module.__dict__)
     function = module.__dict__.get(name)
@@ -202,7 +204,7 @@ def _load(file: str, source: str, name: str, exercise: str) -> Any:
 
 
 def _described(error: BaseException, file: str) -> dict[str, Any]:
-    """Describe an exception, with the last line of the learner's own file on the way to it."""
+    """Describe an exception, with the innermost line of the learner's file in its traceback."""
     message = text_of(error)
     frames = traceback.extract_tb(error.__traceback__)
     in_file = [frame for frame in frames if frame.filename == file]

@@ -1,8 +1,8 @@
-"""More devices than a solution asks for, and notes of what it does.
+"""Give a solution more devices than it asks for, and record what it does.
 
-A solution to the letter of its exercise builds a mesh of one device. Here that mesh gets as many as
-the run asks for, whichever way it was made, and every `shard_map` is run by the simulator: a
-deadlock is then an error at once, and what the program does can be read off it.
+Most exercises ask for a mesh of one device. Here such a mesh gets the number of devices of the run,
+however it was created, and the simulator runs every `shard_map`: a deadlock raises an error
+immediately, and the traced program shows which collectives are used.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from ..._program import Collective, Join, Split, walk
 
 ALL = Pace(1 << 30)
 MOST = 200
-"""How many notes of one kind are kept."""
+"""The maximum number of records of one kind."""
 
 
 class Observations:
-    """What a solution was seen to do."""
+    """What a solution did during a run."""
 
     def __init__(self) -> None:
         self.maps: list[dict[str, Any]] = []
@@ -41,10 +41,10 @@ class Observations:
         self.updates: list[dict[str, Any]] = []
         self.vmaps = 0
         self.programs: list[tuple[Any, list[Any]]] = []
-        """Traced programs with the values they were run on, where these are known."""
+        """Traced programs with their arguments, where these are known."""
 
     def facts(self) -> dict[str, Any]:
-        """The notes as plain data."""
+        """Return the records as plain data."""
         return {
             "shard_maps": self.maps[:MOST],
             "inits": self.inits[:MOST],
@@ -56,20 +56,20 @@ class Observations:
 
 
 class Watching:
-    """The hooks of one process: what they note goes to the run that is under way."""
+    """The hooks of one process, which record into the observations of the current run."""
 
     def __init__(self, job: Mapping[str, Any]):
         self.observations = Observations()
         self.wide = Widening(job.get("replace"))
 
     def begin(self) -> Observations:
-        """A new run begins, with nothing seen yet."""
+        """Start a new run with empty observations, and return these."""
         self.observations = Observations()
         return self.observations
 
 
 def install(job: Mapping[str, Any]) -> Watching:
-    """Put the hooks in place."""
+    """Install the hooks."""
     watching = Watching(job)
     watching.wide.install()
     if job.get("unchecked"):
@@ -83,7 +83,7 @@ def install(job: Mapping[str, Any]) -> Watching:
 
 
 def call(function: Callable[..., Any], job: Mapping[str, Any]) -> Any:
-    """Call a solution as its exercise says."""
+    """Call a solution with the arguments of its exercise."""
     args = [given(arg) for arg in job["args"]]
     if job.get("mesh") and job.get("pass_mesh"):
         return function(*args, mesh=real_mesh(job["mesh"]))
@@ -95,14 +95,14 @@ def given(arg: Any) -> Any:
 
 
 def real_mesh(sizes: Mapping[str, int]) -> Mesh:
-    """A mesh of the devices of this process."""
+    """Return a mesh of the devices of this process."""
     count = math.prod(sizes.values())
     devices = np.array(jax.devices()[:count]).reshape(tuple(sizes.values()))
     return Mesh(devices, tuple(sizes), axis_types=(AxisType.Auto,) * len(sizes))
 
 
 class Widening:
-    """Meshes of one device get more."""
+    """Replacements for meshes of one device: the same axes with more devices."""
 
     def __init__(self, count: int | None):
         self.count = count
@@ -120,7 +120,7 @@ class Widening:
         Mesh.__new__ = wider  # type: ignore[method-assign]
 
     def virtual(self, mesh: Any) -> Any:
-        """A virtual mesh of one device, widened."""
+        """Return a virtual mesh of one device with more devices."""
         if not self.count or not isinstance(mesh, AbstractMesh) or mesh.size != 1:
             return mesh
         first, *others = mesh.axis_names
@@ -128,7 +128,7 @@ class Widening:
 
 
 def watch_shard_map(on: Watching) -> None:
-    """Have every `shard_map` run by the simulator, and note what it does."""
+    """Run every `shard_map` with the simulator, and record what it does."""
     original = jax.shard_map
     old_module = sys.modules["jax.experimental.shard_map"]
     old = old_module.shard_map
@@ -151,7 +151,7 @@ def watch_shard_map(on: Watching) -> None:
 
 
 def _switch_check_off() -> None:
-    """Have every `shard_map` run without JAX's check of what differs between the devices."""
+    """Run every `shard_map` with `check_vma=False`."""
     old_module = sys.modules["jax.experimental.shard_map"]
     original, old = jax.shard_map, old_module.shard_map
 
@@ -272,7 +272,7 @@ def _watch_nnx(on: Watching) -> None:
 
 
 def _numbers(tree: Any) -> list[Any]:
-    """The leaves of a tree of gradients, flat, where they are known and small."""
+    """Return the leaves of a tree of gradients as flat lists, if they are known and small."""
     lists = []
     for leaf in jax.tree.leaves(tree):
         if _jax.is_traced(leaf) or np.size(leaf) > 4096:
@@ -282,7 +282,7 @@ def _numbers(tree: Any) -> list[Any]:
 
 
 def _line() -> int:
-    """The line of the learner's file that is running: the innermost frame in the folder."""
+    """Return the current line of the learner's file: the innermost frame in its folder."""
     frame: Any = sys._getframe(2)
     import os
 

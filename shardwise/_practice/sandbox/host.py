@@ -1,4 +1,4 @@
-"""The judge's side: ask for runs, wait for their answers, and outlive whatever they do."""
+"""The judge's side of the sandbox: request runs, wait for answers, survive crashes."""
 
 from __future__ import annotations
 
@@ -25,27 +25,27 @@ from .walls import ALL, Walls, landlock, seccomp, words
 from .walls.view import ReadablePaths
 
 STARTING = 120.0
-"""Seconds that importing JAX may take."""
+"""The time limit in seconds for importing JAX."""
 
 SPARE = 10.0
-"""Seconds after its limit that a run is waited for before the nursery itself is given up."""
+"""Seconds to wait after the limit of a run before the nursery is restarted."""
 
 DISK = 16 << 20
-"""Bytes of files that all runs of a solution may write together, in memory."""
+"""The total size in bytes of the files that all runs of a solution may write, in memory."""
 
 TASKS = 512
-"""Threads that a user may have beyond those there are when the judge starts."""
+"""The number of threads that the user may have in addition to those at the start."""
 
 
 class Sandbox:
-    """A nursery, started when first needed, and started again if a run takes it along."""
+    """A nursery, started when first needed, and restarted if a run brings it down."""
 
     def __init__(self, limits: Limits | None = None, without: Collection[str] = ()):
         self.limits = limits or Limits()
         self.without = tuple(without)
-        """Walls to leave out; all of them to run without any."""
+        """The walls to leave out."""
         self.walls = Walls()
-        """Which walls stand; known once the nursery is ready."""
+        """The walls in effect; known once the nursery is ready."""
         self._hidden: tuple[str, ...] = ()
         self._process: subprocess.Popen[bytes] | None = None
         self._talk: socket.socket | None = None
@@ -61,14 +61,14 @@ class Sandbox:
         self.close()
 
     def hide(self, folder: Path) -> None:
-        """Keep a folder out of sight, should solutions be able to read it otherwise."""
+        """Hide a folder that solutions could read otherwise."""
         path = os.path.realpath(folder)
         if ReadablePaths.of_this_python(self._hidden).covers(path):
             self._hidden = (*self._hidden, path)
             self.close()
 
     def warning(self) -> str:
-        """Return a sentence on what does not stand around a solution; nothing if all does."""
+        """Return a sentence about the missing walls; empty if there are none."""
         if set(self.without) == set(ALL):
             return "Judging without walls: a solution can do whatever you can."
         expected = Walls(landlock=landlock.version(), seccomp=seccomp.supported())
@@ -84,7 +84,7 @@ class Sandbox:
         )
 
     def require_walls(self) -> None:
-        """Raise an error, with what is missing, unless the kernel's walls stand."""
+        """Raise an error that names the missing walls, if the kernel does not provide them."""
         if set(self.without) == set(ALL) or not self.warning():
             return
         raise ShardwiseError(
@@ -97,7 +97,7 @@ class Sandbox:
         )
 
     def start(self) -> None:
-        """Start the nursery, without waiting for it."""
+        """Start the nursery without waiting until it is ready."""
         if self._process is not None and self._process.poll() is None:
             return
         require("flax", "shardwise practice")
@@ -129,7 +129,7 @@ class Sandbox:
         self._talk, self._rest, self._ready = our_end, b"", False
 
     def close(self) -> None:
-        """End the nursery and all it has started."""
+        """End the nursery and all its processes."""
         if self._talk is not None:
             self._talk.close()
             self._talk = None
@@ -144,9 +144,9 @@ class Sandbox:
             self._base = None
 
     def run(self, jobs: Sequence[dict[str, Any]], source: str, name: str) -> list[Ran]:
-        """Run a file for each job, as many at a time as there are processors.
+        """Run a file for each job, in parallel on the available processors.
 
-        Jobs that want the same number of devices share processes: JAX compiles less.
+        Jobs with the same number of devices share processes, so that JAX compiles less.
         """
         lanes = _processors()
         groups = _groups(jobs, lanes)
@@ -181,7 +181,7 @@ class Sandbox:
     def _give_up(
         self, waiting: list[Any], going: dict[int, Going], results: dict[int, list[Ran]]
     ) -> None:
-        """One run has no end: the others of the same file are not waited for."""
+        """Stop the other runs of a file after one of them exceeded its time limit."""
         for index, jobs in waiting:
             results[index] = [Ran(skipped=True)] * len(jobs)
         waiting.clear()
@@ -211,7 +211,7 @@ class Sandbox:
                 self.walls, self._ready = Walls(**line["walls"]), True
 
     def _line(self, seconds: float) -> dict[str, Any] | None:
-        """The next word from the nursery; None if it is silent or gone."""
+        """Return the next message of the nursery; None if there is none or it has ended."""
         assert self._talk is not None
         while b"\n" not in self._rest:
             ready, _, _ = select.select([self._talk], [], [], max(0.0, seconds))
@@ -241,7 +241,7 @@ class Sandbox:
             with tempfile.TemporaryFile() as file:
                 pickle.dump(run, file)
                 file.seek(0)
-                with contextlib.suppress(OSError):  # a nursery that is gone is noticed by `_listen`
+                with contextlib.suppress(OSError):  # `_listen` detects a nursery that has ended
                     line = json.dumps(order).encode() + b"\n"
                     socket.send_fds(self._talk, [line], [file.fileno(), answer[1], printed[1]])
         finally:
@@ -256,7 +256,7 @@ class Sandbox:
         )
 
     def _listen(self, going: dict[int, Going], results: dict[int, list[Ran]]) -> None:
-        """Take in what comes, and end what has come to its end."""
+        """Read what has arrived, and finish the runs that have ended."""
         assert self._talk is not None
         streams = [
             stream for running in going.values() for stream in running.streams if stream.open
@@ -285,7 +285,7 @@ class Sandbox:
         now = time.monotonic()
         stuck = any(now - running.began > self.limits.seconds + SPARE for running in going.values())
         if ended or stuck:
-            # The nursery is dead or deaf: what it was running has ended it.
+            # The nursery has ended or hangs, because of a run.
             self.close()
             for running in list(going.values()):
                 results[running.index] = running.finish(
@@ -296,7 +296,7 @@ class Sandbox:
 
 @contextlib.contextmanager
 def _proc() -> Any:
-    """Open /proc, from which a process reads how much memory it has; -1 where there is none."""
+    """Open /proc, where a process reads the size of its memory; return -1 if it is missing."""
     try:
         file = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY)
     except OSError:
@@ -309,7 +309,7 @@ def _proc() -> Any:
 
 
 def _tasks() -> int:
-    """Count the threads of this user: the limit of the kernel is for all of them together."""
+    """Count the threads of this user: the kernel limits their total."""
     count = 0
     for status in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
@@ -324,7 +324,7 @@ def _processors() -> int:
 
 
 def _groups(jobs: Sequence[Mapping[str, Any]], lanes: int) -> list[list[int]]:
-    """Which jobs share a process: those with as many devices, dealt out evenly."""
+    """Return the groups of jobs that share a process: with equal device counts, evenly sized."""
     by_devices: dict[int, list[int]] = {}
     for index, job in enumerate(jobs):
         by_devices.setdefault(job["devices"], []).append(index)
@@ -332,7 +332,7 @@ def _groups(jobs: Sequence[Mapping[str, Any]], lanes: int) -> list[list[int]]:
 
 
 def _environment() -> dict[str, str]:
-    """Return the whole environment of the nursery: nothing of the judge's own is passed on."""
+    """Return the environment of the nursery, which inherits nothing from the judge."""
     here = str(Path(__file__).parents[3])
     path = os.pathsep.join([here, *filter(None, [os.environ.get("PYTHONPATH", "")])])
     variables = {
@@ -342,7 +342,7 @@ def _environment() -> dict[str, str]:
         "PYTHONHASHSEED": "0",
         "TF_CPP_MIN_LOG_LEVEL": "3",
         "LANG": "C.UTF-8",
-        # A process with threads of its own cannot go into a new user namespace, or fork safely.
+        # A process with several threads cannot enter a user namespace, or fork safely.
         "OPENBLAS_NUM_THREADS": "1",
         "OMP_NUM_THREADS": "1",
     }

@@ -1,4 +1,4 @@
-"""A second look at a solution that is wrong: at which line, and what each device held there."""
+"""Inspect a wrong solution: the line of the mistake, and the values of each device there."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FINDINGS, STEPS = 6, 400
 def look(
     function: Callable[..., Any], job: Mapping[str, Any], on: hooks.Watching
 ) -> dict[str, Any]:
-    """What `check` and `inspect` say of it; each may have nothing to say."""
+    """Return the results of `check` and `inspect` for a solution; either may fail."""
     args = [hooks.given(arg) for arg in job["args"]]
     wide = on.wide
     sizes = dict(job["mesh"])
@@ -26,14 +26,14 @@ def look(
     def program(*args_of_call: Any, mesh: Any) -> Any:
         if job.get("pass_mesh"):
             return function(*args_of_call, mesh=mesh)
-        # The solution makes a mesh of its own, of one device: it gets what this mesh has.
+        # The solution creates a mesh of one device, which gets the size of this mesh.
         before, wide.count = wide.count, mesh.size
         try:
             return function(*args_of_call)
         finally:
             wide.count = before
 
-    # Numbers such as seeds and counts stay what they are: only arrays are traced.
+    # Only arrays are traced; numbers such as seeds and counts stay Python numbers.
     fixed = {i: arg for i, arg in enumerate(args) if isinstance(arg, int | float | str)}
     traced = [arg for i, arg in enumerate(args) if i not in fixed]
 
@@ -67,7 +67,7 @@ def look(
 def _by_parts(
     program: Callable[..., Any], args: list[Any], sizes: Mapping[str, int], on: Any
 ) -> Inspection | None:
-    """For a solution that cannot be traced as a whole: its shard_maps one by one."""
+    """Check the `shard_map`s of a solution one by one, if it cannot be traced as a whole."""
     from ..._mesh import mesh as make_mesh
 
     hooks.watch_shard_map(on)

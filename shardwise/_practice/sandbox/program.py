@@ -1,9 +1,9 @@
-"""A solution as data: the program that JAX makes of it, run where the solution has never been.
+"""A solution as data: its StableHLO program, run in a process that never runs its Python.
 
-In the solution's own process `export` turns the whole function into StableHLO. Another process,
-which never runs the solution's Python, takes that program (`replay`), computes with it on numbers
-that the solution has never seen, and reads from it which collectives its result depends on. Neither
-can be forged: a program that computes the right numbers with the right collectives is a solution.
+`export` traces the whole function to StableHLO in the solution's own process. Another process runs
+that program (`replay`) on new arguments, and reads from it which collectives its result depends on.
+Neither can be forged: a program that computes the right numbers with the right collectives is a
+solution.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ COLLECTIVES = {
     "stablehlo.collective_permute": "ppermute",
     "stablehlo.all_to_all": "all_to_all",
 }
-"""What the compiler calls a collective, and what JAX does."""
+"""The names in `jax.lax` of the compiler's collectives."""
 
 NATIVE = re.compile(r"Sharding|SPMD\w+ToS\w+|xla\.sdy\.\w+|mhlo\.\w+|lapack_\w+|ApproxTopK|TopK")
-"""The native code that a program may call. Other targets, such as callbacks into Python, take
-addresses from the program: whoever chooses these could take over the process that replays it."""
+"""The native functions that a program may call. Others, such as callbacks into Python, take
+addresses from the program, and would let it take over the process that replays it."""
 
 
 def export(function: Callable[..., Any], job: Mapping[str, Any]) -> dict[str, Any]:
@@ -59,21 +59,21 @@ def export(function: Callable[..., Any], job: Mapping[str, Any]) -> dict[str, An
 
 
 def divided(args: Sequence[Any]) -> tuple[list[Any], dict[int, Any]]:
-    """Return the arrays of some arguments, and the other ones (seeds, counts) by position."""
+    """Split arguments into arrays, and others (seeds, counts) by position."""
     fixed = {i: arg for i, arg in enumerate(args) if isinstance(arg, int | float | str)}
     rest = [hooks.given(arg) for i, arg in enumerate(args) if i not in fixed]
     return jax.tree.leaves(rest), fixed
 
 
 def joined(leaves: Sequence[Any], fixed: Mapping[int, Any], like: Sequence[Any]) -> list[Any]:
-    """Return arguments again from their arrays and the others."""
+    """Rebuild arguments from their arrays and the others."""
     rest = [arg for i, arg in enumerate(like) if i not in fixed]
     again = iter(jax.tree.unflatten(jax.tree.structure(rest), leaves))
     return [fixed[i] if i in fixed else next(again) for i in range(len(like))]
 
 
 def _form(value: Any, leaves: list[Any]) -> Any:
-    """Return the form of a result, with the numbers of its arrays, which are appended to a list."""
+    """Return the structure of a result with an index for each array, and append these to a list."""
     if value is None:
         return {"none": True}
     if isinstance(value, dict):
@@ -102,7 +102,7 @@ def replay(job: Mapping[str, Any]) -> dict[str, Any]:
     def same_form(*leaves: Any) -> tuple[Any, ...]:
         return tuple(jnp.zeros(out.shape, out.dtype) for out in outs)
 
-    # A program of the same arguments and results, in whose place the given one is put.
+    # A program with the same arguments and results, whose module is replaced by the given one.
     resharded = jax.jit(same_form, keep_unused=True, in_shardings=placed, out_shardings=placed)
     template = jax.export.export(resharded)(*arrays)
     module = base64.b64decode(program["module"])
@@ -114,7 +114,7 @@ def replay(job: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def facts(text: str) -> dict[str, Any]:
-    """Return what a program does on its devices, as far as the judge asks for it.
+    """Return the collectives and meshes of a program, as the requirements of exercises use them.
 
     Raises:
         ValueError: It calls native code that no solution needs.

@@ -1,8 +1,8 @@
-"""What comes back from a solution's process: JSON, checked against a schema, with bounds.
+"""The answer of a solution's process: JSON, validated against a schema with bounds.
 
 The solution shares its process with the code that writes the answer, so it may write any bytes
-instead. `read` returns either an answer in which every field has its type and its bounds, or None;
-it never raises. Text is made visible: control characters are shown, not obeyed.
+instead. `read` returns an answer whose fields all have the right types and bounds, or None; it
+never raises. Control characters in texts are escaped.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ import numpy as np
 from ..text import visible
 
 ANSWER = 8 << 20
-"""Bytes of one answer, at most."""
+"""The maximum size of an answer in bytes."""
 
 NUMBERS = 1 << 18
-"""How many numbers of one array are sent back, at most."""
+"""The maximum number of elements of an array in an answer."""
 
 DTYPES = frozenset(("|b1", "|i1", "|u1", *(f"<{kind}{n}" for kind in "iuf" for n in (2, 4, 8))))
-"""Types of arrays that come back as they are: booleans, integers and floats."""
+"""The dtypes of arrays that are sent unchanged: booleans, integers and floats."""
 
 NARROW = "V"
-"""What NumPy calls bfloat16 and the like: they come back as float64. All others do by name."""
+"""The NumPy kind of bfloat16 and similar dtypes, which are sent as float64."""
 
 DEPTH, ITEMS, DIMENSIONS = 12, 4_096, 16
-"""How deep and how long a result, or a list of notes, may be."""
+"""The maximum depth and length of a result or a list of records."""
 
 BIG = 1 << 62
 
@@ -38,11 +38,11 @@ Check = Callable[[Any], Any]
 
 
 class Malformed(ValueError):
-    """An answer that the judge's own code would not have written."""
+    """An answer that does not fit the schema."""
 
 
 class NonArray:
-    """Something that is no array: only its kind is known."""
+    """A placeholder for an object that is no array, with its type."""
 
     def __init__(self, kind: str):
         self.kind = kind
@@ -75,7 +75,7 @@ def pack(value: Any) -> Any:
 
 
 def unpack(data: Any, depth: int = DEPTH) -> Any:
-    """Return the value again, `NonArray` for what is no array; raise Malformed otherwise."""
+    """Return the value of packed data; raise `Malformed` if it is invalid."""
     _demand(isinstance(data, dict) and depth > 0)
     if "dict" in data:
         return table(lambda item: unpack(item, depth - 1))(data["dict"])
@@ -111,7 +111,7 @@ def _demand(ok: bool) -> None:
 
 
 def text(most: int = 200) -> Check:
-    """Check a string; return so much of it, made visible."""
+    """Check a string; return it truncated, with control characters escaped."""
 
     def check(data: Any) -> str:
         _demand(isinstance(data, str))
@@ -168,7 +168,7 @@ def encoded(data: Any) -> str:
 
 
 def one_of(*names: str) -> Check:
-    """Check that a string is one of those known."""
+    """Check that a string is one of these."""
 
     def check(data: Any) -> str:
         _demand(data in names)
@@ -295,7 +295,7 @@ def read(raw: bytes, count: int) -> list[dict[str, Any]] | None:
         if isinstance(data, dict) and "error" in data:
             return [{"error": ERROR(data["error"]), "facts": {}}] * count
         return _exactly(each(RUN)(record(runs=lambda runs: runs)(data)["runs"]), count)
-    except Exception:  # whatever is wrong with it, it is no answer
+    except Exception:  # any error means that the answer is invalid
         return None
 
 

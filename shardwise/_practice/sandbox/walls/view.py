@@ -1,4 +1,4 @@
-"""What a solution can see of the disk: Python, the installed packages and a few system files."""
+"""The files that a solution can read: Python, the installed packages, a few system files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LIBRARIES = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/nix
 SYSTEM = ("/etc/ld.so.cache", "/proc/cpuinfo", "/proc/meminfo", "/sys/devices/system/cpu")
 DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
 WORK = "/judged"
-"""Where solutions run inside a mount namespace of their own: a small file system in memory."""
+"""The working folder of solutions in a mount namespace: a small file system in memory."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,7 +49,7 @@ class ReadablePaths:
         return [path for path in self.hidden if _below(path, self.readable) and os.path.isdir(path)]
 
     def parts(self) -> tuple[list[str], list[str]]:
-        """Return paths to read that leave out what is hidden, and the folders around it."""
+        """Return the readable paths without the hidden ones, and the folders around those."""
         read: list[str] = []
         around: list[str] = []
         for path in self.readable:
