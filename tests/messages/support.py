@@ -1,6 +1,7 @@
 """Helpers of the tests of messages."""
 
 import re
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -8,6 +9,9 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 import shardwise as sw
+
+STEP = Path(__file__).name
+"""The file of the `shard_map` in `step`, which messages name."""
 
 X = jnp.ones((12, 4))
 

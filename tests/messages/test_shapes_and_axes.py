@@ -15,7 +15,7 @@ from jax.sharding import PartitionSpec as P
 
 import shardwise as sw
 
-from .support import DATA, X, assert_facts, message, step
+from .support import DATA, STEP, X, assert_facts, message, step
 
 HERE = Path(__file__).name
 
@@ -26,7 +26,7 @@ HERE = Path(__file__).name
 def test_a_dimension_that_does_not_divide():
     text = message(step(), X)
     assert_facts(text, r"args\[0\]|argument 0", r"dimension 0", r"\b12\b", r"'data'", r"\b8\b")
-    assert_facts(text, r"\b8 or 16\b", HERE)
+    assert_facts(text, r"\b8 or 16\b", STEP)
 
 
 def test_a_later_argument_and_dimension_that_does_not_divide():
@@ -139,7 +139,7 @@ def test_an_axis_that_is_like_none_there_gets_no_hint():
 
 def test_too_many_specs():
     text = message(step((P("data"), P(), P()), body=lambda x, y: x), jnp.ones(8), jnp.ones(2))
-    assert_facts(text, "in_specs", r"\b3\b", r"\b2\b", HERE)
+    assert_facts(text, "in_specs", r"\b3\b", r"\b2\b", STEP)
 
 
 def test_too_few_specs():
@@ -164,7 +164,7 @@ def test_an_axis_twice_in_a_spec():
 
 def test_a_result_that_is_not_replicated():
     text = message(step(out_specs=P(), body=lambda x: x.sum()), jnp.ones(8))
-    assert_facts(text, "data", HERE)
+    assert_facts(text, "data", STEP)
 
 
 AROUND = {
@@ -189,7 +189,7 @@ def test_a_result_that_does_not_fit_its_spec_under_a_transformation(spec, facts,
         return (jax.jit(whole) if jit else whole)(x)
 
     text = message(f, jnp.ones(8), mesh=sw.mesh(data=8))
-    for fact in (HERE, "out_specs", *facts):
+    for fact in (STEP, "out_specs", *facts):
         assert fact in text
 
 
@@ -198,5 +198,5 @@ def test_a_number_of_pythons_as_a_tangent():
         run = functools.partial(step(P(), P(), lambda x: lax.psum(x * x, "data")), mesh=mesh)
         return jax.jvp(run, (x,), (1.0,))
 
-    with pytest.raises(sw.UnsupportedError, match=rf"{HERE}.*1\.0.*(?s:.*)jnp\.asarray\(1\.0\)"):
+    with pytest.raises(sw.UnsupportedError, match=rf"{STEP}.*1\.0.*(?s:.*)jnp\.asarray\(1\.0\)"):
         sw.simulate(f, mesh=sw.mesh(data=4))(2.5)
