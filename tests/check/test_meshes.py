@@ -9,12 +9,18 @@ import pytest
 from jax import P
 from typer.testing import CliRunner
 
-from shardwise._analysis.check import cache
-from shardwise._analysis.check.running import SHORT
+from shardwise._analysis.check import cache, running
 from shardwise._cli import app
 from tests.support import check
 
 MESH = {"data": [1, 2, 4, 8]}
+SHORT = 32
+
+
+@pytest.fixture(autouse=True)
+def few_operations_are_many(monkeypatch):
+    """Let a program be long with fewer operations, which compile sooner."""
+    monkeypatch.setattr(running, "SHORT", SHORT)
 
 
 def mapped(body):
