@@ -51,6 +51,7 @@ INSIDE = {
     ),
     "_analysis": (
         ("faults", "lift", "compiler"),
+        ("draw",),
         ("check", "explain"),
         ("inspect", "prove"),
         ("fixes",),

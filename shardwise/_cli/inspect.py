@@ -121,7 +121,7 @@ def _chosen(found: list[AbstractMesh]) -> tuple[dict[str, int], str]:
 
     Only meshes of the case are considered: its program need not work on others.
     """
-    from .._analysis.check.options import words
+    from .._mesh import words
 
     largest = found[-1]
     chosen = next((one for one in reversed(found) if one.size <= MOST), found[0])

@@ -31,33 +31,32 @@ from ..._program import (
     walk,
 )
 from ..._program.collectives import RULES
-from ..._program.liveness import dependents
+from ..._program.liveness import ancestors, carried, dependents, needed
 from ..._program.primitives import UNKNOWN, of
-from .flow import ancestors, carried, deciding, felt, needed
-from .relate import REDUCE, Agree, Beside, Relation, relate
+from .flow import deciding, felt
+from .relate import REDUCE, Agree, Relation, relate
+from .twins import Twins
 
 Known = Mapping[Var, Relation]
 """How values relate to their twins."""
 
 
-def relations(
-    body: Body, target: Var, beside: Beside, twins: Mapping[Var, Var], agree: Agree
-) -> Known:
+def relations(body: Body, target: Var, twins: Twins, agree: Agree) -> Known:
     """Return how each value on the way to a result relates to its twin, where that is known."""
     ops = ancestors(body, target)
     operands = {target, *(atom for op in ops for atom in op.ins if isinstance(atom, Var))}
     known = {
-        var: relate(*beside[var], agree, _reductions(op, var))
+        var: relate(*twins.values[var], agree, _reductions(op, var))
         for op in ops
         for var in felt(op, operands)
-        if var in beside
+        if var in twins.pairs
     }
     # One value on one device may have several counterparts on the mesh: the last one counts.
-    last = {twins[var]: var for var in known}
+    last = {twins.pairs[var]: var for var in known}
     return {
         var: link
         for var, link in known.items()
-        if link is not Relation.OFF or last[twins[var]] is var
+        if link is not Relation.OFF or last[twins.pairs[var]] is var
     }
 
 

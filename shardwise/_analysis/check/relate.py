@@ -6,43 +6,17 @@ A value is *right* when every device holds the value of one device, or its part 
 
 from __future__ import annotations
 
-import dataclasses
 import enum
 import itertools
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
-from ..._mesh import Axis
-from ..._program import Var
+from ..lift import ValueOnMesh
 
 Agree = Callable[[Any, Any], bool]
-
-
-@dataclasses.dataclass(frozen=True)
-class ValueOnMesh:
-    """A value on all devices: a leading dimension for each axis over which it differs."""
-
-    array: np.ndarray
-    axes: tuple[Axis, ...] = ()
-
-    @property
-    def first(self) -> np.ndarray:
-        """The value on device 0, which JAX returns for a result declared the same everywhere."""
-        return self.array[(0,) * len(self.axes)]
-
-    @property
-    def rows(self) -> np.ndarray:
-        """The value of each device, one row per device."""
-        lead, local = self.array.shape[: len(self.axes)], self.array.shape[len(self.axes) :]
-        return self.array.reshape((math.prod(lead), *local))
-
-
-Beside = Mapping[Var, tuple[ValueOnMesh, np.ndarray]]
-"""Values on the mesh, each with its twin on one device."""
 
 
 class Relation(enum.Enum):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import difflib
+import functools
 import math
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -13,10 +14,39 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..._program import Atom, Body, Collective, Leaf, Op, Var
-from .flow import ancestors
+from ..._program.liveness import ancestors
+from ..lift import Run, ValueOnMesh
+
+Beside = Mapping[Var, tuple[ValueOnMesh, np.ndarray]]
+"""Values on the mesh, each with its twin on one device."""
 
 LIMIT = 1 << 24
 """At most this many bytes of values are compared."""
+
+
+class Twins:
+    """The values on the way to the results of a run that have a twin on one device."""
+
+    def __init__(self, run: Run, base: Run):
+        self.run, self.base = run, base
+
+    @functools.cached_property
+    def pairs(self) -> dict[Var, Var]:
+        """Each value with its twin."""
+        return dict(comparable(self.run.body, self.base.body))
+
+    @functools.cached_property
+    def values(self) -> Beside:
+        """Each value as computed on the mesh, with that of its twin."""
+        there, here = self.run.observe([*self.pairs]), self.base.observe([*self.pairs.values()])
+        rows = zip(self.pairs, there, here, strict=True)
+        return {var: (value, twin.first) for var, value, twin in rows}
+
+
+@functools.lru_cache(maxsize=1)
+def twins_between(run: Run, base: Run) -> Twins:
+    """Return the twins of a run, evaluated once for all its results."""
+    return Twins(run, base)
 
 
 def comparable(body: Body, ones: Body) -> list[tuple[Var, Var]]:

@@ -14,9 +14,9 @@ from typing import Any
 
 from ..._base.errors import name_of
 from ..._meaning import Gap
-from ..._mesh import AbstractMesh, Axis, axes_of
+from ..._mesh import AbstractMesh, Axis, axes_of, words
 from ..._program import collectives_in, is_sharded
-from ..check import Every, cause, place_of, ratios, split_silenced, words
+from ..check import Every, cause, place_of, ratios, split_silenced
 from ..compiler.outside import checked_part
 from ..faults import (
     MEANING,

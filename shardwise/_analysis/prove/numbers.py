@@ -18,9 +18,10 @@ from ..._base.errors import ShardwiseError
 from ..._engine.static import Static
 from ..._engine.tracing import Tracing
 from ..._meaning import TooLate, late
-from ..._mesh import AbstractMesh, resized
-from ..check import Examined, examine, wide, words
+from ..._mesh import AbstractMesh, resized, words
+from ..check import Examined, examine
 from ..faults import Deadlock, Finding
+from ..lift import wide
 from .witness import affordable, differing, elements
 
 MANY = 1 << 21

@@ -22,9 +22,9 @@ from ..._meaning import (
     same_in_turns,
     speaks_of,
 )
-from ..._mesh import AbstractMesh, Axis, axes_of
+from ..._mesh import AbstractMesh, Axis, axes_of, words
 from ..._program import Body, Op, Scan, collectives_in, walk
-from ..check import paths_apart, words
+from ..check import paths_apart
 
 FEW = 16
 """The largest size of an axis whose devices are kept apart."""

@@ -10,8 +10,8 @@ from typing import Any
 from ..._base.doing import doing
 from ..._engine.tracing import Tracing
 from ..._meaning import TooLate, extended, in_time, remaining
-from ..._mesh import AbstractMesh
-from ..check import AnySize, Every, words
+from ..._mesh import AbstractMesh, words
+from ..check import AnySize, Every
 from .reading import ReadProgram, Row
 
 FOR_NUMBERS = 0.5
