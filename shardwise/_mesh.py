@@ -7,7 +7,6 @@ both share the axis.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import operator
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -214,12 +213,6 @@ def split_over(spec: PartitionSpec) -> list[tuple[str, ...]]:
         () if entry is None else entry if isinstance(entry, tuple) else (entry,)
         for entry in spec.partitions
     ]
-
-
-def near(name: str, known: Iterable[str]) -> str:
-    """Return a hint with the most similar name, or ""."""
-    match = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
-    return f"did you mean {match[0]!r}?" if match else ""
 
 
 def words(mesh: AbstractMesh) -> str:
