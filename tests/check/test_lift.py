@@ -9,8 +9,8 @@ import pytest
 from jax import P, lax
 
 import shardwise as sw
-from shardwise._analysis.check.running import Run
 from shardwise._analysis.lift import lift
+from shardwise._analysis.lift.run import Run
 from shardwise._analysis.lift.widths import constant
 from shardwise._engine.tracing import Tracing
 from shardwise._program import walk

@@ -9,7 +9,7 @@ import pytest
 from jax import P, lax
 
 import shardwise as sw
-from shardwise._analysis.check.running import Run
+from shardwise._analysis.lift.run import Run
 from shardwise._engine.tracing import Tracing
 from tests.support import check, real_mesh
 

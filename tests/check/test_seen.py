@@ -125,7 +125,7 @@ def test_shapes_are_enough():
 
 def drawn(program, *shapes, seed=0):
     """The values that are drawn for the shapes of a program."""
-    from shardwise._analysis.check.draw import DrawnArguments
+    from shardwise._analysis.draw import DrawnArguments
     from shardwise._engine.tracing import Tracing
 
     return DrawnArguments(Tracing(program, sw.mesh(data=1)), shapes).run(seed)[1]

@@ -11,10 +11,9 @@ import jax
 from ..._base.errors import name_of, noting
 from ..._engine.static import Static
 from ..._engine.tracing import Traced, Tracing
-from ..._mesh import AbstractMesh, one_device
+from ..._mesh import AbstractMesh, one_device, words
 from ..._program import is_sharded
 from ..faults import UnusedAxis
-from .options import words
 from .silence import place_of, split_silenced
 from .verdict import Verdict
 
