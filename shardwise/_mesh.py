@@ -7,7 +7,6 @@ both share the axis.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import operator
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -216,7 +215,6 @@ def split_over(spec: PartitionSpec) -> list[tuple[str, ...]]:
     ]
 
 
-def near(name: str, known: Iterable[str]) -> str:
-    """Return a hint with the most similar name, or ""."""
-    match = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
-    return f"did you mean {match[0]!r}?" if match else ""
+def words(mesh: AbstractMesh) -> str:
+    """Format a mesh: `{data: 4, model: 2}`."""
+    return "{" + ", ".join(f"{name}: {size}" for name, size in mesh.shape.items()) + "}"

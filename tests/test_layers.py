@@ -35,7 +35,7 @@ ROWS = (
 # The packages that hold several parts, and the rows of these.
 INSIDE = {
     "_base": (
-        ("version", "error_texts"),
+        ("version", "error_texts", "plain"),
         ("errors",),
         ("calls",),
         ("boxes", "doing", "mesh_argument", "numbers", "pages", "progress"),
@@ -51,6 +51,7 @@ INSIDE = {
     ),
     "_analysis": (
         ("faults", "lift", "compiler"),
+        ("draw",),
         ("check", "explain"),
         ("inspect", "prove"),
         ("fixes",),

@@ -7,11 +7,12 @@ The exceptions take these as arguments.
 from __future__ import annotations
 
 import contextlib
+import difflib
 import importlib.util
 import os
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -109,13 +110,13 @@ def note(error: BaseException, text: str) -> None:
         error.add_note(text)
 
 
-def notes_of(error: BaseException, ours: str) -> list[str]:
-    """Return the notes of an error that start with `ours`, without that prefix."""
+def notes_of(error: BaseException, prefix: str) -> list[str]:
+    """Return the notes of an error that start with a prefix, without it."""
     try:
         notes = [text for text in error.__notes__ if isinstance(text, str)]
     except Exception:
         return []
-    return [text.removeprefix(ours) for text in notes if text.startswith(ours)]
+    return [text.removeprefix(prefix) for text in notes if text.startswith(prefix)]
 
 
 def prefix(folder: Path) -> str:
@@ -248,6 +249,12 @@ def listed(entries: Sequence[str]) -> str:
     """Format entries as lines of a message; of many, the first ones."""
     remainder = [f"and {len(entries) - SHOWN} more"] if len(entries) > SHOWN else []
     return "".join(f"\n    - {entry}" for entry in [*entries[:SHOWN], *remainder])
+
+
+def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
+    """Return a question with the most similar name, as a remedy; "" if none is similar."""
+    matches = difflib.get_close_matches(name, list(known), n=1, cutoff=cutoff)
+    return f"did you mean {matches[0]!r}?" if matches else ""
 
 
 def explain_error(what: str, *, where: str = "", rule: str = "", remedy: str = "") -> str:

@@ -67,8 +67,8 @@ app.command("rule")(rule.rule)
 app.add_typer(practice.app)
 
 
-def _show_version(wanted: bool) -> None:
-    if wanted:
+def _show_version(requested: bool) -> None:
+    if requested:
         typer.echo(f"shardwise {__version__}")
         raise typer.Exit(ExitCode.OK)
 

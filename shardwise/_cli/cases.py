@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-import difflib
 import importlib
 import importlib.util
 import os
@@ -16,7 +15,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from .._base.calls import binds
-from .._base.errors import ArgumentError, ShardwiseError, explain_error, name_of
+from .._base.errors import ArgumentError, ShardwiseError, did_you_mean, explain_error, name_of
 
 if TYPE_CHECKING:
     from .._analysis.check import Case
@@ -29,7 +28,7 @@ HOW = """import shardwise as sw
 
 
 @dataclasses.dataclass(frozen=True)
-class Found:
+class LocatedCase:
     """A case and its file; or, without a case, the error from importing the file."""
 
     file: Path
@@ -52,17 +51,17 @@ class Found:
         return str(self.file), self.line
 
 
-def find_cases(targets: list[str]) -> list[Found]:
+def find_cases(targets: list[str]) -> list[LocatedCase]:
     """Return all cases of the files and folders named, each once.
 
     Raises:
         ShardwiseError: A target does not exist, or declares no case.
     """
-    found: dict[Any, Found] = {}
+    cases: dict[Any, LocatedCase] = {}
     for target in targets:
-        for one in _cases_of(target):
-            found.setdefault((one.file, id(one.case) if one.case else str(one.error)), one)
-    return list(found.values())
+        for case in _cases_of(target):
+            cases.setdefault((case.file, id(case.case) if case.case else str(case.error)), case)
+    return list(cases.values())
 
 
 def shown(file: Path | str) -> str:
@@ -74,7 +73,7 @@ def shown(file: Path | str) -> str:
         return str(path)
 
 
-def _cases_of(target: str) -> list[Found]:
+def _cases_of(target: str) -> list[LocatedCase]:
     place, name = split_target(target)
     path = Path(place)
     if path.is_dir() and not name:
@@ -84,37 +83,38 @@ def _cases_of(target: str) -> list[Found]:
         raise _wrong(target, "there is no such file or folder.", near)
     if path.suffix != ".py":
         raise _wrong(target, "this is not a Python file.")
-    found = _cases_in(path.resolve())
-    if not found:
-        raise _no_cases(target, sorted({case.module for case in _held(_load(path.resolve()))}))
-    return _named(found, name, target) if name else found
+    cases = _cases_in(path.resolve())
+    if not cases:
+        raise _no_cases(
+            target, sorted({case.module for case in _cases_named_in(_load(path.resolve()))})
+        )
+    return _named(cases, name, target) if name else cases
 
 
 def split_target(target: str) -> tuple[str, str]:
     """Split a target into a file and the name of a case; `::` as in pytest is accepted too."""
-    found = re.fullmatch(r"(.+\.py)::?([^:]+)", target)
-    return (found[1], found[2]) if found else (target, "")
+    match = re.fullmatch(r"(.+\.py)::?([^:]+)", target)
+    return (match[1], match[2]) if match else (target, "")
 
 
-def _named(found: list[Found], name: str, target: str) -> list[Found]:
-    if found[0].error:
-        return found
-    names = [one.case.name for one in found if one.case]
-    chosen = [one for one in found if one.case and one.case.name == name]
+def _named(cases: list[LocatedCase], name: str, target: str) -> list[LocatedCase]:
+    if cases[0].error:
+        return cases
+    names = [entry.case.name for entry in cases if entry.case]
+    chosen = [entry for entry in cases if entry.case and entry.case.name == name]
     if not chosen:
-        near = difflib.get_close_matches(name, names, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"name one of {', '.join(names)}."
+        hint = did_you_mean(name, names) or f"name one of {', '.join(names)}."
         raise _wrong(target, f"there is no case {name!r} in this file.", remedy=hint)
     # Include the error about a second case of that name.
-    return chosen + [one for one in found if one.error and repr(name) in str(one.error)]
+    return chosen + [entry for entry in cases if entry.error and repr(name) in str(entry.error)]
 
 
-def _cases_below(folder: Path) -> list[Found]:
+def _cases_below(folder: Path) -> list[LocatedCase]:
     files = declaring(sorted(python_files(folder.resolve())))
-    found = [one for file in files for one in _cases_in(file)]
-    if not found:
+    cases = [case for file in files for case in _cases_in(file)]
+    if not cases:
         raise _no_cases(str(folder))
-    return found
+    return cases
 
 
 def python_files(folder: Path) -> Iterator[Path]:
@@ -136,11 +136,11 @@ def declaring(files: Sequence[Path]) -> list[Path]:
     A file declares cases if it uses `sw.case`, or a decorator imported from such a file: `from
     helpers import case`.
     """
-    found = {file for file in files if declares_cases(file)}
-    rest = {file: tree for file in files if file not in found and (tree := _parsed(file))}
-    while more := {file for file, tree in rest.items() if _decorates(tree, found)} - found:
-        found |= more
-    return [file for file in files if file in found]
+    sharing = {file for file in files if declares_cases(file)}
+    rest = {file: tree for file in files if file not in sharing and (tree := _parsed(file))}
+    while more := {file for file, tree in rest.items() if _decorates(tree, sharing)} - sharing:
+        sharing |= more
+    return [file for file in files if file in sharing]
 
 
 def declares_cases(file: Path) -> bool:
@@ -168,14 +168,15 @@ def _names_case(node: ast.AST) -> bool:
 
 def _decorates(tree: ast.AST, sharing: Collection[Path]) -> bool:
     """Return whether a file decorates a function with a name imported from one of those files."""
-    modules = {one.parent.name if one.stem == "__init__" else one.stem for one in sharing}
+    modules = {file.parent.name if file.stem == "__init__" else file.stem for file in sharing}
     nodes = list(ast.walk(tree))
-    taken: set[str] = set()
+    imported: set[str] = set()
     for node in nodes:
         if isinstance(node, ast.Import | ast.ImportFrom):
             source = (getattr(node, "module", None) or "").rpartition(".")[2]
-            shared = [one for one in node.names if {source, one.name.rpartition(".")[2]} & modules]
-            taken |= {one.asname or one.name.partition(".")[0] for one in shared}
+            names = node.names
+            shared = [n for n in names if {source, n.name.rpartition(".")[2]} & modules]
+            imported |= {n.asname or n.name.partition(".")[0] for n in shared}
     used = {
         name.id
         for node in nodes
@@ -183,38 +184,38 @@ def _decorates(tree: ast.AST, sharing: Collection[Path]) -> bool:
         for name in ast.walk(decorator)
         if isinstance(name, ast.Name)
     }
-    return bool(used & taken) or ("*" in taken and bool(used))
+    return bool(used & imported) or ("*" in imported and bool(used))
 
 
-def _cases_in(file: Path) -> list[Found]:
+def _cases_in(file: Path) -> list[LocatedCase]:
     try:
         module = _load(file)
     except (Exception, SystemExit) as error:
-        return [Found(file, error=error)]
-    own = [case for case in _held(module) if case.module == module.__name__]
-    return [*(Found(file, case) for case in own), *_hidden(file, module, own)]
+        return [LocatedCase(file, error=error)]
+    cases = [case for case in _cases_named_in(module) if case.module == module.__name__]
+    return [*(LocatedCase(file, case) for case in cases), *_hidden(file, module, cases)]
 
 
-def _held(module: ModuleType) -> list[Case]:
+def _cases_named_in(module: ModuleType) -> list[Case]:
     """Return the cases in the namespace of a module, each once, including imported ones."""
     from .._analysis.check import Case
 
     return list({id(x): x for x in vars(module).values() if isinstance(x, Case)}.values())
 
 
-def _hidden(file: Path, module: ModuleType, own: list[Case]) -> Iterator[Found]:
+def _hidden(file: Path, module: ModuleType, visible: list[Case]) -> Iterator[LocatedCase]:
     """Yield errors for cases that no name of the module refers to."""
     from .._analysis.check import DECLARED
 
-    lines, reached = {case.name: case.line for case in own}, {id(case) for case in own}
+    lines, reached = {case.name: case.line for case in visible}, {id(case) for case in visible}
     for case in DECLARED:
         # A module that is imported again declares its cases again.
         before = getattr(case.make, "__globals__", vars(module)) is not vars(module)
         if case.module != module.__name__ or before or id(case) in reached:
             continue
         if case.name in lines:
-            other = lines[case.name]
-            at = f"lines {case.line} and {other}" if case.line != other else f"line {other}"
+            first = lines[case.name]
+            at = f"lines {case.line} and {first}" if case.line != first else f"line {first}"
             what = f"two cases are named {case.name!r}, in {at}."
             rule = "In a Python file the second definition of a name replaces the first."
             remedy = "give them two names."
@@ -226,7 +227,7 @@ def _hidden(file: Path, module: ModuleType, own: list[Case]) -> Iterator[Found]:
             rule = "A case is found by its name in the file."
             remedy = "declare it at the top level, and keep its name."
         words = explain_error(what, where=shown(file), rule=rule, remedy=remedy)
-        yield Found(file, error=ShardwiseError(words))
+        yield LocatedCase(file, error=ShardwiseError(words))
 
 
 def _load(file: Path) -> ModuleType:
@@ -273,13 +274,13 @@ def _module_name(file: Path) -> tuple[Path, str]:
 
 
 def program_of(
-    case: Case, other: Callable[[], Any] | None = None
+    case: Case, explained: Callable[[], Any] | None = None
 ) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     """Return the function and the arguments of a case, or of its `explain=`."""
     if case.refused is not None:
         raise case.refused
-    where = f"{_place(case)}: case {case.name!r}" + (", explain" if other else "")
-    make: Any = other or case.make
+    where = f"{_place(case)}: case {case.name!r}" + (", explain" if explained else "")
+    make: Any = explained or case.make
     if refusal := binds(make, []):
         raise ArgumentError(
             f"{name_of(make)}() cannot be called without arguments: {refusal}",
@@ -287,13 +288,13 @@ def program_of(
             rule="A case takes no arguments: it returns the program and its arguments.",
             remedy=f"def {case.name}(): return f, (x,)",
         )
-    made: Any = make()
-    if not isinstance(made, tuple) or len(made) != 2 or not callable(made[0]):
-        got = f"it returns {type(made).__name__}"
-    elif not isinstance(made[1], tuple | list):
-        got = f"the arguments are {type(made[1]).__name__}"
+    result: Any = make()
+    if not isinstance(result, tuple) or len(result) != 2 or not callable(result[0]):
+        got = f"it returns {type(result).__name__}"
+    elif not isinstance(result[1], tuple | list):
+        got = f"the arguments are {type(result[1]).__name__}"
     else:
-        return made[0], tuple(made[1])
+        return result[0], tuple(result[1])
     raise ShardwiseError(
         f"{got}.",
         where=where,

@@ -64,9 +64,9 @@ def check(
         flags |= {"--no-fix": no_fix, "--all-meshes": all_meshes}
         watch_and_check(named, flags, output)
     named, settings = options.prepare(targets, devices)
-    asked = CommandOptions(named, select, output, quiet, verbose, settings.ignore, apply=apply)
+    command = CommandOptions(named, select, output, quiet, verbose, settings.ignore, apply=apply)
     judge = _check(sizes, not no_fix, all_meshes or settings.all_meshes)
-    judge_all(asked, "checking", judge, lambda fault: fault is not NotFollowed)
+    judge_all(command, "checking", judge, lambda fault: fault is not NotFollowed)
 
 
 def _check(
@@ -75,7 +75,7 @@ def _check(
     def judge(case: Case, f: Any, args: tuple[Any, ...]) -> Verdict:
         from .._analysis.fixes import check as run
 
-        given = {**case.options, "mesh": mesh or case.mesh, "all_meshes": all_meshes}
-        return run(f, *args, fix=fix, **given)
+        options = {**case.options, "mesh": mesh or case.mesh, "all_meshes": all_meshes}
+        return run(f, *args, fix=fix, **options)
 
     return judge

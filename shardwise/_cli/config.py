@@ -7,7 +7,6 @@ line have precedence. An unknown or invalid setting raises an error.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import os
 import tomllib
 from collections.abc import Callable, Mapping
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from .._analysis.faults import fault_of, nearest
-from .._base.errors import ShardwiseError
+from .._base.errors import ShardwiseError, did_you_mean
 from .cases import split_target
 
 TABLE = "[tool.shardwise]"
@@ -78,24 +77,23 @@ def _read(file: Path) -> Settings:
     table = tools.get("shardwise", {}) if isinstance(tools, dict) else tools
     if not isinstance(table, dict):
         raise _wrong(file, f"it is {_kind(table)}.", f'{TABLE}\npaths = ["src"]')
-    found: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     for name, value in table.items():
         if name not in SETTINGS:
-            near = difflib.get_close_matches(name, SETTINGS, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(SETTINGS)}."
+            hint = did_you_mean(name, SETTINGS) or f"there are {', '.join(SETTINGS)}."
             raise _wrong(file, f"there is no setting {name!r}.", hint)
-        found[name] = SETTINGS[name](file, name, value)
-    return Settings(**found, file=file)
+        settings[name] = SETTINGS[name](file, name, value)
+    return Settings(**settings, file=file)
 
 
 def _strings(file: Path, name: str, value: Any) -> tuple[str, ...]:
-    if not isinstance(value, list) or not all(isinstance(one, str) and one for one in value):
+    if not isinstance(value, list) or not all(isinstance(item, str) and item for item in value):
         raise _wrong(file, f"{name} is {_kind(value)}.", f'{name} = ["...", "..."]')
     return tuple(value)
 
 
 def _paths(file: Path, name: str, value: Any) -> tuple[str, ...]:
-    return tuple(os.path.relpath(file.parent / one) for one in _strings(file, name, value))
+    return tuple(os.path.relpath(file.parent / path) for path in _strings(file, name, value))
 
 
 def _codes(file: Path, name: str, value: Any) -> tuple[str, ...]:
@@ -128,9 +126,9 @@ def _string(file: Path, name: str, value: Any) -> str:
 
 def _bounds(file: Path, name: str, value: Any) -> dict[str, Any]:
     numbers = value.values() if isinstance(value, dict) else ()
-    each = [one for number in numbers for one in _each(number)]
+    each = [bound for number in numbers for bound in _each(number)]
     if not isinstance(value, dict) or any(
-        isinstance(one, bool) or not isinstance(one, int | float) for one in each
+        isinstance(bound, bool) or not isinstance(bound, int | float) for bound in each
     ):
         example = "{bytes_sent = {data = 1e6}, all_gather = 0}"
         raise _wrong(file, f"{name} is {_kind(value)}.", f"{name} = {example}")

@@ -98,14 +98,14 @@ def _show_gradients(console: Console, programs: Any, devices: Sequence[int]) -> 
     expected = _last_bias(jax.jit(jax.grad(programs.loss))(params, x, y))
     table = Table("devices", "textbook", "right", "unsharded", "the textbook gradient is")
     for count in devices:
-        found = [
+        gradients = [
             _last_bias(simulate(program, mesh=mesh(data=count))(params, x, y))
             for program in (programs.textbook, programs.right)
         ]
         table.add_row(
             str(count),
-            *(f"{value:+.5f}" for value in (*found, expected)),
-            _verdict(found[0], expected),
+            *(f"{value:+.5f}" for value in (*gradients, expected)),
+            _verdict(gradients[0], expected),
         )
     console.print(table)
     console.print(
@@ -205,7 +205,7 @@ def _median_seconds(steps: Mapping[str, Callable[..., Any]], args: Any) -> dict[
             began = time.perf_counter()
             jax.block_until_ready(step(*args))
             times[name].append(time.perf_counter() - began)
-    return {name: statistics.median(taken[1:]) for name, taken in times.items()}
+    return {name: statistics.median(seconds[1:]) for name, seconds in times.items()}
 
 
 def _temporary_page() -> Path:
@@ -270,6 +270,6 @@ def _last_bias(grads: Any) -> float:
     return float(grads[-1][1][0])
 
 
-def _verdict(found: float, expected: float) -> str:
-    factor = found / expected
+def _verdict(gradient: float, expected: float) -> str:
+    factor = gradient / expected
     return "right" if abs(factor - 1) < 1e-3 else f"{factor:.3f} times too large"

@@ -74,17 +74,17 @@ def evaluate(
     arrays = load_data(data)
     if journal is not None:
         refuse_unwritable(journal, "--journal")
-    with _told(function, "importing it", IMPORTING, verbose):
+    with _reporting_errors(function, "importing it", IMPORTING, verbose):
         fn = find(function, callable)
     if not callable(fn):
         raise _not_found(function, f"{type(fn).__name__} is not a function.")
-    with _told(state or "", "making the state", MAKING, verbose):
-        held: Any = None if state is None else find(state, option="--state ")
-        given = held() if _makes_state(held) else held
+    with _reporting_errors(state or "", "making the state", MAKING, verbose):
+        state_object: Any = None if state is None else find(state, option="--state ")
+        state_value = state_object() if _makes_state(state_object) else state_object
     from .._runtime.evaluate import evaluate as run
 
-    with _told(function, "evaluating it", EVALUATING, verbose), _interrupts(journal):
-        result = run(fn, given, arrays, batch=batch, journal=journal, progress=progress)
+    with _reporting_errors(function, "evaluating it", EVALUATING, verbose), _interrupts(journal):
+        result = run(fn, state_value, arrays, batch=batch, journal=journal, progress=progress)
     if me.first:
         typer.echo(json.dumps(_strict(result.to_dict())) if as_json else str(result))
 
@@ -99,7 +99,7 @@ EVALUATING = (
 
 
 @contextlib.contextmanager
-def _told(name: str, doing: str, alone: str, verbose: bool) -> Iterator[None]:
+def _reporting_errors(name: str, doing: str, alone: str, verbose: bool) -> Iterator[None]:
     """Raise errors of the user's code with their line; errors without such a line unchanged."""
     try:
         yield
@@ -109,10 +109,10 @@ def _told(name: str, doing: str, alone: str, verbose: bool) -> Iterator[None]:
         line = last_line(error)
         if verbose or not line:
             raise
-        found = f"{doing} raised {type(error).__name__}: {text_of(error)}".removesuffix(": ")
+        problem = f"{doing} raised {type(error).__name__}: {text_of(error)}".removesuffix(": ")
         remedy = f"{alone}. --verbose shows the whole traceback."
         notes = notes_of(error, "shardwise.evaluate: ")
-        what = "\n  ".join([found, *line.splitlines(), *notes])
+        what = "\n  ".join([problem, *line.splitlines(), *notes])
         raise ShardwiseError(what, where=name, remedy=remedy) from error
 
 
@@ -124,9 +124,9 @@ def _interrupts(journal: Path | None) -> Iterator[None]:
     except KeyboardInterrupt as error:
         if is_reported(error):
             raise
-        kept = f"{str(journal)!r} has what is finished, and the same command resumes from there"
+        stored = f"{str(journal)!r} has what is finished, and the same command resumes from there"
         lost = "nothing was kept; --journal FILE keeps what is finished"
-        line = f"interrupted: {lost if journal is None else kept}"
+        line = f"interrupted: {lost if journal is None else stored}"
         typer.echo(line, err=True)
         raise interrupted(line) from error
 
@@ -145,7 +145,7 @@ def load_data(options: list[str]) -> Any:
     return arrays[0] if len(arrays) == 1 else tuple(arrays)
 
 
-def find(name: str, wanted: Callable[[Any], bool] = lambda _: True, option: str = "") -> Any:
+def find(name: str, fits: Callable[[Any], bool] = lambda _: True, option: str = "") -> Any:
     """Return the object that `package.module:name` or `file.py:name` names.
 
     Args:
@@ -158,18 +158,18 @@ def find(name: str, wanted: Callable[[Any], bool] = lambda _: True, option: str 
     if not place or not attribute:
         raise _not_found(typed, "it is not of the form MODULE:NAME.")
     module = _load_file(Path(place), typed) if place.endswith(".py") else _load_module(place, typed)
-    found: Any = module
+    value: Any = module
     for part in attribute.split("."):
-        if not hasattr(found, part):
-            raise _not_found(typed, f"{place} has no {attribute!r}.", _meant(module, wanted))
-        found = getattr(found, part)
-    return found
+        if not hasattr(value, part):
+            raise _not_found(typed, f"{place} has no {attribute!r}.", _candidates(module, fits))
+        value = getattr(value, part)
+    return value
 
 
-def _meant(module: ModuleType, wanted: Callable[[Any], bool]) -> list[str]:
+def _candidates(module: ModuleType, fits: Callable[[Any], bool]) -> list[str]:
     """Return names to suggest, without imported modules."""
     every = vars(module).items()
-    return [name for name, x in every if wanted(x) and not isinstance(x, ModuleType)]
+    return [name for name, x in every if fits(x) and not isinstance(x, ModuleType)]
 
 
 def _load_module(place: str, name: str) -> ModuleType:
@@ -196,9 +196,9 @@ def _load_file(path: Path, name: str) -> ModuleType:
     return module
 
 
-def _makes_state(held: Any) -> bool:
+def _makes_state(value: Any) -> bool:
     """Return whether an object is a function or class, and not a callable Flax module."""
-    return callable(held) and (hasattr(held, "__code__") or isinstance(held, type))
+    return callable(value) and (hasattr(value, "__code__") or isinstance(value, type))
 
 
 def _strict(value: Any) -> Any:
@@ -240,7 +240,7 @@ def _load(path: str) -> Any:
 
 def _no_file(path: str) -> ShardingError:
     folder = Path(path).parent
-    there = sorted(one.name for one in folder.glob("*.npy")) if folder.is_dir() else []
+    there = sorted(file.name for file in folder.glob("*.npy")) if folder.is_dir() else []
     stems = [name.removesuffix(".npy") for name in there]  # it is in all of them
     near = difflib.get_close_matches(Path(path).name.removesuffix(".npy"), stems, n=1)
     remedy = "name a .npy file that is there, as np.save writes it."

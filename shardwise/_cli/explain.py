@@ -16,7 +16,7 @@ import typer
 from .._base.doing import telling
 from .._base.errors import ShardwiseError
 from . import files, options
-from .cases import Found, find_cases, program_of
+from .cases import LocatedCase, find_cases, program_of
 from .report import CaseOutcome, full_text
 from .running import console, path_as_it_was
 from .status import ExitCode
@@ -36,7 +36,7 @@ def explain(
     targets: options.Targets = None,
     mesh: Annotated[
         str | None,
-        options.one("The mesh: data=8,model=2. By default the case's own, or its largest."),
+        options.mesh_option("The mesh: data=8,model=2. By default the case's own, or its largest."),
     ] = None,
     against: Annotated[
         str | None,
@@ -102,14 +102,14 @@ def explain(
     """
     sizes = None if mesh is None else options.one_mesh(mesh)
     old = Path(against) if against is not None and against.endswith(".json") else None
-    other = None if against is None or old else options.one_mesh(against, "--against")
+    other_mesh = None if against is None or old else options.one_mesh(against, "--against")
     files.refuse_unwritable(page, "--html")
     files.refuse_unwritable(trace, "--trace")
     named, settings = options.prepare(targets, devices)
     machine = hardware or settings.hardware or (MACHINE if trace is not None else None)
     bounds = parse_bounds(expect) if expect else dict(settings.expect)
     compiling = "auto" if compile is None else compile
-    wanted = ExplainOptions(sizes, other, machine, compiling, old, bounds, suggest, platform)
+    chosen = ExplainOptions(sizes, other_mesh, machine, compiling, old, bounds, suggest, platform)
     with path_as_it_was(), contextlib.redirect_stdout(sys.stderr):
         with telling("importing"):
             cases = find_cases(named)
@@ -117,25 +117,25 @@ def explain(
         arguments = {"--mesh": mesh, "--against": against, "--hardware": hardware, "--html": page}
         arguments["--expect"] = ",".join(expect) if expect else None
         command = _command(targets or [], {**arguments, "--trace": trace, "--devices": devices})
-        outcomes = [_explain(one, wanted, command, judged=page is not None) for one in cases]
+        outcomes = [_explain(case, chosen, command, judged=page is not None) for case in cases]
     if output is options.Printed.JSON:
-        typer.echo(json.dumps([one.to_dict() for one in outcomes], indent=2))
+        typer.echo(json.dumps([outcome.to_dict() for outcome in outcomes], indent=2))
     else:
-        for one in outcomes:
-            one.show()
-    for one in outcomes:
-        if one.report is not None:
-            _write(one.report, page, trace)
-    failed = any(one.report is None for one in outcomes)
-    over = any(one.excesses for one in outcomes)
+        for outcome in outcomes:
+            outcome.show()
+    for outcome in outcomes:
+        if outcome.report is not None:
+            _write(outcome.report, page, trace)
+    failed = any(outcome.report is None for outcome in outcomes)
+    over = any(outcome.excesses for outcome in outcomes)
     code = ExitCode.NOT_RUN if failed else ExitCode.WRONG if over else ExitCode.OK
     raise typer.Exit(code)
 
 
-def one_case_for_files(verb: str, cases: Sequence[Found], *paths: Path | None) -> None:
+def one_case_for_files(verb: str, cases: Sequence[LocatedCase], *paths: Path | None) -> None:
     """Raise if several cases would be written into one file."""
     if len(cases) > 1 and any(paths):
-        names = ", ".join(one.name for one in cases)
+        names = ", ".join(case.name for case in cases)
         raise ShardwiseError(
             f"there are {len(cases)} cases: {names}",
             where=str(next(path for path in paths if path)),
@@ -149,7 +149,7 @@ class ExplainOptions:
     """The options for each case."""
 
     mesh: Mesh | None
-    other: Mesh | None
+    against: Mesh | None
     machine: str | None
     compile: bool | Literal["auto"]
     old: Path | None
@@ -160,7 +160,7 @@ class ExplainOptions:
 
 def parse_bounds(texts: Sequence[str]) -> dict[str, Any]:
     """Return the bounds of `--expect bytes_sent.data=1e6,all_gather=0`."""
-    found: dict[str, Any] = {}
+    bounds: dict[str, Any] = {}
     for part in (part for text in texts for part in text.split(",")):
         name, equals, number = part.strip().partition("=")
         figure, dot, axis = name.partition(".")
@@ -173,10 +173,10 @@ def parse_bounds(texts: Sequence[str]) -> dict[str, Any]:
                 remedy="--expect bytes_sent.data=1e6,all_gather=0",
             )
         if axis:
-            found.setdefault(figure, {})[axis] = most
+            bounds.setdefault(figure, {})[axis] = most
         else:
-            found[figure] = most
-    return found
+            bounds[figure] = most
+    return bounds
 
 
 def _number(text: str) -> float | None:
@@ -201,13 +201,13 @@ class Explained:
     def to_dict(self) -> dict[str, Any]:
         """Return the same as plain data."""
         case = {key: value for key, value in self.outcome.to_dict().items() if key != "verdict"}
-        found = {**case, "report": self.report.to_dict() if self.report else None}
+        data = {**case, "report": self.report.to_dict() if self.report else None}
         if self.report and self.beside:
-            found["comparison"] = self.report.compare(self.beside).to_dict()
+            data["comparison"] = self.report.compare(self.beside).to_dict()
         if self.changes is not None:
-            found["changes"] = self.changes.to_dict()
-        found["exceeded"] = [str(one) for one in self.excesses]
-        return found
+            data["changes"] = self.changes.to_dict()
+        data["exceeded"] = [str(excess) for excess in self.excesses]
+        return data
 
     def show(self) -> None:
         """Print the report, the comparison or the changes as text."""
@@ -216,51 +216,51 @@ class Explained:
         elif self.beside is not None:
             typer.echo(self.report.compare(self.beside))
         elif self.changes is not None:
-            typer.echo(f"{self.outcome.found.name}: {self.changes}")
+            typer.echo(f"{self.outcome.entry.name}: {self.changes}")
         else:
             from .._analysis.explain import show
 
             show(self.report)
-        for one in self.excesses:
-            console().print(f"OVER BUDGET: {one}", style="red", markup=False, highlight=False)
+        for excess in self.excesses:
+            console().print(f"OVER BUDGET: {excess}", style="red", markup=False, highlight=False)
 
 
 def _command(targets: Sequence[str], arguments: Mapping[str, Any]) -> str:
     """Return the command line."""
-    given = [
+    parts = [
         part for name, value in arguments.items() if value is not None for part in (name, value)
     ]
-    return shlex.join(["shardwise", "explain", *targets, *map(str, given)])
+    return shlex.join(["shardwise", "explain", *targets, *map(str, parts)])
 
 
-def _explain(found: Found, wanted: ExplainOptions, command: str, judged: bool) -> Explained:
-    if found.case is None:
-        return Explained(CaseOutcome(found, error=found.error))
-    with telling(f"explaining {found.name}"):
+def _explain(entry: LocatedCase, chosen: ExplainOptions, command: str, judged: bool) -> Explained:
+    if entry.case is None:
+        return Explained(CaseOutcome(entry, error=entry.error))
+    with telling(f"explaining {entry.name}"):
         try:
-            return _explained(found, wanted, command, judged)
+            return _explained(entry, chosen, command, judged)
         except (Exception, SystemExit) as error:
-            return Explained(CaseOutcome(found, error=error))
+            return Explained(CaseOutcome(entry, error=error))
 
 
-def _explained(found: Found, wanted: ExplainOptions, command: str, judged: bool) -> Explained:
+def _explained(entry: LocatedCase, chosen: ExplainOptions, command: str, judged: bool) -> Explained:
     from .._analysis.explain import changes_since, excesses
 
-    assert found.case is not None
-    f, args = program_of(found.case, found.case.explain)
-    specs = found.case.options.get("in_specs")
-    mesh = wanted.mesh or found.case.explain_mesh or dict(found.case.meshes(f, args)[-1].shape)
-    first = dataclasses.replace(_report(f, args, mesh, wanted, specs), command=command)
-    over = excesses(first, wanted.bounds)
-    changes = None if wanted.old is None else changes_since(wanted.old, first)
+    assert entry.case is not None
+    f, args = program_of(entry.case, entry.case.explain)
+    specs = entry.case.options.get("in_specs")
+    mesh = chosen.mesh or entry.case.explain_mesh or dict(entry.case.meshes(f, args)[-1].shape)
+    first = dataclasses.replace(_report(f, args, mesh, chosen, specs), command=command)
+    over = excesses(first, chosen.bounds)
+    changes = None if chosen.old is None else changes_since(chosen.old, first)
     if judged:
         first = _judged(first, f, args, mesh)
-    second = None if wanted.other is None else _report(f, args, wanted.other, wanted, specs)
-    return Explained(CaseOutcome(found), first, second, changes, over)
+    second = None if chosen.against is None else _report(f, args, chosen.against, chosen, specs)
+    return Explained(CaseOutcome(entry), first, second, changes, over)
 
 
 def _report(
-    f: Any, args: Sequence[Any], mesh: Mesh, wanted: ExplainOptions, in_specs: Any
+    f: Any, args: Sequence[Any], mesh: Mesh, chosen: ExplainOptions, in_specs: Any
 ) -> Report:
     from .._analysis.explain import explain as run
     from .._mesh import mesh as make_mesh
@@ -270,10 +270,10 @@ def _report(
         *args,
         mesh=make_mesh(mesh),
         in_specs=in_specs,
-        hardware=wanted.machine,
-        compile=wanted.compile,
-        suggest=wanted.suggest,
-        platform=wanted.platform,
+        hardware=chosen.machine,
+        compile=chosen.compile,
+        suggest=chosen.suggest,
+        platform=chosen.platform,
     )
 
 

@@ -26,8 +26,8 @@ BYTE_ORDER_MARK = "\ufeff"
 
 def fixes_of(outcomes: Sequence[CaseOutcome]) -> list[Fix]:
     """Return the fixes of all cases, each once."""
-    found = [finding.fix for outcome in outcomes for finding in outcome.findings if finding.fix]
-    return list({(fix.file, fix.after): fix for fix in found}.values())
+    fixes = [finding.fix for outcome in outcomes for finding in outcome.findings if finding.fix]
+    return list({(fix.file, fix.after): fix for fix in fixes}.values())
 
 
 def patches(outcomes: Sequence[CaseOutcome]) -> Iterator[str]:
@@ -47,35 +47,35 @@ def _patch(fix: Fix) -> str:
     """Return the diff of a fix with the line endings of its file, without which it would fail."""
     from .._analysis.fixes.source import shown_path, unified_diff
 
-    kept = _content(Path(fix.file)) or ""
-    if _as_in(kept, fix.before) == fix.before:
+    content = _content(Path(fix.file)) or ""
+    if _as_in(content, fix.before) == fix.before:
         return fix.diff
-    texts = (_as_in(kept, text) for text in (fix.before, fix.after))
+    texts = (_as_in(content, text) for text in (fix.before, fix.after))
     return unified_diff(shown_path(fix.file), *texts)
 
 
-def _as_in(kept: str, text: str) -> str:
+def _as_in(content: str, text: str) -> str:
     """Return text with the line endings, final newline and byte order mark of a file."""
-    mark = BYTE_ORDER_MARK if kept.startswith(BYTE_ORDER_MARK) else ""
-    text = text if kept.endswith("\n") else text.removesuffix("\n")
-    return mark + (text.replace("\n", "\r\n") if "\r\n" in kept else text)
+    mark = BYTE_ORDER_MARK if content.startswith(BYTE_ORDER_MARK) else ""
+    text = text if content.endswith("\n") else text.removesuffix("\n")
+    return mark + (text.replace("\n", "\r\n") if "\r\n" in content else text)
 
 
 def apply_fixes(outcomes: Sequence[CaseOutcome], targets: Sequence[str]) -> int:
     """Write the fixed files, report the files that must not be changed, and return the count."""
-    count, done = 0, set()
+    count, edited = 0, set()
     for fix in fixes_of(outcomes):
         file = Path(fix.file)
-        if fix.file in done:
+        if fix.file in edited:
             continue
         if not _is_named(file, targets):
             typer.echo(f"{shown(file)}: not fixed, it is not below {', '.join(targets)}", err=True)
-        elif not (kept := _content(file)) or kept != _as_in(kept, fix.before):
+        elif not (content := _content(file)) or content != _as_in(content, fix.before):
             typer.echo(f"{shown(file)}: not fixed, it has changed since it was checked", err=True)
         else:
-            write_file(file, _as_in(kept, fix.after))
+            write_file(file, _as_in(content, fix.after))
             typer.echo(f"{shown(file)}: fixed ({fix.verified}): {fix.description}")
-            done.add(fix.file)
+            edited.add(fix.file)
             count += 1
     return count
 

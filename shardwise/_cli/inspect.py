@@ -14,7 +14,7 @@ import typer
 from .._base.doing import telling
 from .._base.errors import ShardwiseError
 from . import files, options
-from .cases import Found, find_cases, program_of
+from .cases import LocatedCase, find_cases, program_of
 from .explain import one_case_for_files
 from .report import CaseOutcome, full_text
 from .running import console, path_as_it_was
@@ -34,7 +34,7 @@ def inspect(
     targets: options.Targets = None,
     mesh: Annotated[
         str | None,
-        options.one(
+        options.mesh_option(
             "The mesh: data=4,model=2. By default the largest of the case with up to "
             f"{MOST} devices."
         ),
@@ -68,69 +68,73 @@ def inspect(
         with contextlib.redirect_stdout(sys.stderr), telling("importing"):
             cases = find_cases(named)
         one_case_for_files("inspect", cases, page)
-        found = _at([_inspect(one, sizes) for one in cases], line, where)
+        inspected = _at([_inspect(case, sizes) for case in cases], line, where)
     if output is options.Printed.JSON:
-        typer.echo(json.dumps({"cases": [_data(*one) for one in found]}, indent=2))
-    for outcome, inspection in found:
+        typer.echo(json.dumps({"cases": [_data(*entry) for entry in inspected]}, indent=2))
+    for outcome, inspection in inspected:
         if inspection is None:
             console().print(full_text(outcome, verbose=False))
         elif output is options.Printed.TEXT and page is None:
             typer.echo(inspection.text(every))
         if inspection is not None and page is not None:
             files.say_written(inspection.save(page))
-    raise typer.Exit(ExitCode.NOT_RUN if any(one.error for one, _ in found) else ExitCode.OK)
+    raise typer.Exit(
+        ExitCode.NOT_RUN if any(outcome.error for outcome, _ in inspected) else ExitCode.OK
+    )
 
 
-def _inspect(found: Found, mesh: dict[str, int] | None) -> Inspected:
-    if found.case is None:
-        return CaseOutcome(found, error=found.error), None
-    with telling(f"inspecting {found.name}"), contextlib.redirect_stdout(sys.stderr):
+def _inspect(entry: LocatedCase, mesh: dict[str, int] | None) -> Inspected:
+    if entry.case is None:
+        return CaseOutcome(entry, error=entry.error), None
+    with telling(f"inspecting {entry.name}"), contextlib.redirect_stdout(sys.stderr):
         from .._analysis.inspect import inspect as run
         from .._mesh import mesh as make_mesh
 
         try:
-            f, args = program_of(found.case)
-            chosen, note = (mesh, "") if mesh else _chosen(found.case.meshes(f, args))
-            made = run(f, *args, mesh=make_mesh(chosen))
-            notes = (*made.notes, note) if note else made.notes
-            return CaseOutcome(found), dataclasses.replace(made, notes=notes)
+            f, args = program_of(entry.case)
+            chosen, note = (mesh, "") if mesh else _chosen(entry.case.meshes(f, args))
+            inspection = run(f, *args, mesh=make_mesh(chosen))
+            notes = (*inspection.notes, note) if note else inspection.notes
+            return CaseOutcome(entry), dataclasses.replace(inspection, notes=notes)
         except (Exception, SystemExit) as error:
-            return CaseOutcome(found, error=error), None
+            return CaseOutcome(entry, error=error), None
 
 
-def _at(found: list[Inspected], line: str | None, where: str | None) -> list[Inspected]:
+def _at(inspected: list[Inspected], line: str | None, where: str | None) -> list[Inspected]:
     """Return the values selected in each case, without cases that have none if another has."""
     if line is None and where is None:
-        return found
-    kept: list[Inspected] = []
+        return inspected
+    matching: list[Inspected] = []
     without: list[Inspected] = []
-    for outcome, inspection in found:
+    for outcome, inspection in inspected:
         try:
-            kept.append((outcome, None if inspection is None else inspection.at(line, where)))
+            matching.append((outcome, None if inspection is None else inspection.at(line, where)))
         except ShardwiseError as error:
-            without.append((CaseOutcome(outcome.found, error=error), None))
-    if all(inspection is None for _, inspection in kept):
-        return [*kept, *without]
+            without.append((CaseOutcome(outcome.entry, error=error), None))
+    if all(inspection is None for _, inspection in matching):
+        return [*matching, *without]
     for outcome, _ in without:
-        typer.echo(f"{outcome.found.name}: no value is computed there", err=True)
-    return kept
+        typer.echo(f"{outcome.entry.name}: no value is computed there", err=True)
+    return matching
 
 
-def _chosen(found: list[AbstractMesh]) -> tuple[dict[str, int], str]:
+def _chosen(meshes: list[AbstractMesh]) -> tuple[dict[str, int], str]:
     """Return the largest mesh of a case that is not too large, and a note if it has a larger one.
 
     Only meshes of the case are considered: its program need not work on others.
     """
-    from .._analysis.check.options import words
+    from .._mesh import words
 
-    largest = found[-1]
-    chosen = next((one for one in reversed(found) if one.size <= MOST), found[0])
+    largest = meshes[-1]
+    chosen = next(
+        (candidate for candidate in reversed(meshes) if candidate.size <= MOST), meshes[0]
+    )
     if chosen.size == largest.size:
         return dict(chosen.shape), ""
-    given = ",".join(f"{name}={size}" for name, size in largest.shape.items())
+    sizes = ",".join(f"{name}={size}" for name, size in largest.shape.items())
     note = (
         f"this is the mesh {words(chosen)} of the case; its largest, {words(largest)}, has "
-        f"{largest.size} devices. --mesh {given} shows that one."
+        f"{largest.size} devices. --mesh {sizes} shows that one."
     )
     return dict(chosen.shape), note
 

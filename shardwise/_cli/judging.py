@@ -13,7 +13,7 @@ import typer
 
 from .._base.doing import doing, telling
 from .._base.errors import ShardwiseError
-from .cases import Found, find_cases, program_of
+from .cases import LocatedCase, find_cases, program_of
 from .fixing import apply_fixes, check_again, patches
 from .options import OutputFormat
 from .report import CaseOutcome, as_json, full_text, github_commands, short_lines, summary
@@ -43,29 +43,31 @@ class CommandOptions:
     """Whether to apply the fixes, and to judge again."""
 
 
-def judge_all(asked: CommandOptions, verb: str, judge: Judge, looks_for: LooksFor) -> NoReturn:
+def judge_all(options: CommandOptions, verb: str, judge: Judge, looks_for: LooksFor) -> NoReturn:
     """Judge every case, print each outcome at once, and exit.
 
     A comment about a fault that this judge does not look for is not reported as unused.
     """
-    matches = None if asked.select is None else parse_expression(asked.select)
+    matches = None if options.select is None else parse_expression(options.select)
     with path_as_it_was():
-        cases = _chosen(asked.targets, matches, asked.select or "")
-        outcomes = _run_all(cases, verb, judge, asked, _printer(asked))
+        cases = _chosen(options.targets, matches, options.select or "")
+        outcomes = _run_all(cases, verb, judge, options, _printer(options))
     unused: list[Unused] = []
     if matches is None:
-        unused = unused_in(outcomes, asked.targets, looks_for)
-    _finish(outcomes, unused, asked)
+        unused = unused_in(outcomes, options.targets, looks_for)
+    _finish(outcomes, unused, options)
 
 
-def _chosen(targets: list[str], matches: Callable[[str], bool] | None, text: str) -> list[Found]:
+def _chosen(
+    targets: list[str], matches: Callable[[str], bool] | None, text: str
+) -> list[LocatedCase]:
     """Return the cases of files and folders whose names match."""
     with contextlib.redirect_stdout(sys.stderr), telling("importing"):
         cases = find_cases(targets)
     if matches is None:
         return cases
-    names = [f"{one.file.name}:{one.case.name}" if one.case else one.file.name for one in cases]
-    chosen = [one for one, name in zip(cases, names, strict=True) if one.error or matches(name)]
+    names = [f"{c.file.name}:{c.case.name}" if c.case else c.file.name for c in cases]
+    chosen = [c for c, name in zip(cases, names, strict=True) if c.error or matches(name)]
     if not chosen:
         raise ShardwiseError(
             "no case matches.",
@@ -81,52 +83,52 @@ def _word(name: str) -> str:
 
 
 def _run_all(
-    cases: list[Found],
+    cases: list[LocatedCase],
     verb: str,
     judge: Judge,
-    asked: CommandOptions,
+    options: CommandOptions,
     show: Callable[[CaseOutcome], None],
 ) -> list[CaseOutcome]:
     outcomes = []
-    for number, one in enumerate(cases, 1):
+    for number, entry in enumerate(cases, 1):
         # Output of the program goes to standard error: standard output is for the outcome.
-        line = f"{verb} {one.name}" + (f" ({number} of {len(cases)})" if len(cases) > 1 else "")
+        line = f"{verb} {entry.name}" + (f" ({number} of {len(cases)})" if len(cases) > 1 else "")
         with telling(line), contextlib.redirect_stdout(sys.stderr):
-            outcome = _run(one, judge, asked)
+            outcome = _run(entry, judge, options)
         outcomes.append(outcome)
         show(outcome)
     return outcomes
 
 
-def _run(found: Found, judge: Judge, asked: CommandOptions) -> CaseOutcome:
+def _run(entry: LocatedCase, judge: Judge, options: CommandOptions) -> CaseOutcome:
     from .._analysis.check import silencing
 
-    if found.case is None:
-        return CaseOutcome(found, error=found.error)
+    if entry.case is None:
+        return CaseOutcome(entry, error=entry.error)
     began = time.perf_counter()
-    other = found.case.explain if asked.explained else None
-    taken = f"explain={getattr(other, '__name__', 'a function')}" if other else ""
+    explained = entry.case.explain if options.explained else None
+    arguments = f"explain={getattr(explained, '__name__', 'a function')}" if explained else ""
     try:
         doing("making its arguments")
-        f, args = program_of(found.case, other)
-        with silencing(asked.ignore, found.place):
-            verdict = judge(found.case, f, args)
+        f, args = program_of(entry.case, explained)
+        with silencing(options.ignore, entry.place):
+            verdict = judge(entry.case, f, args)
     except (Exception, SystemExit) as error:
-        return CaseOutcome(found, error=error, taken=taken)
+        return CaseOutcome(entry, error=error, arguments=arguments)
     seconds = time.perf_counter() - began
-    return CaseOutcome(found, verdict, seconds=seconds, program=f, taken=taken)
+    return CaseOutcome(entry, verdict, seconds=seconds, program=f, arguments=arguments)
 
 
-def _printer(asked: CommandOptions) -> Callable[[CaseOutcome], None]:
+def _printer(options: CommandOptions) -> Callable[[CaseOutcome], None]:
     """Return the function that prints each outcome."""
-    if asked.output in (OutputFormat.JSON, OutputFormat.SARIF, OutputFormat.DIFF):
+    if options.output in (OutputFormat.JSON, OutputFormat.SARIF, OutputFormat.DIFF):
         return lambda outcome: None
-    if asked.output is OutputFormat.GITHUB:
+    if options.output is OutputFormat.GITHUB:
         return lambda outcome: _echo_all(github_commands(outcome))
-    if asked.quiet:
+    if options.quiet:
         return lambda outcome: _echo_all(short_lines(outcome))
     out = console()
-    return lambda outcome: out.print(full_text(outcome, asked.verbose))
+    return lambda outcome: out.print(full_text(outcome, options.verbose))
 
 
 def _echo_all(lines: Iterable[str]) -> None:
@@ -134,22 +136,22 @@ def _echo_all(lines: Iterable[str]) -> None:
         typer.echo(line)
 
 
-def _finish(outcomes: list[CaseOutcome], unused: list[Unused], asked: CommandOptions) -> NoReturn:
+def _finish(outcomes: list[CaseOutcome], unused: list[Unused], options: CommandOptions) -> NoReturn:
     """Print the summary, and exit."""
     code = _exit_code(outcomes)
-    if asked.output is OutputFormat.JSON:
-        typer.echo(as_json(outcomes, [one.to_dict() for one in unused]))
-    elif asked.output is OutputFormat.SARIF:
+    if options.output is OutputFormat.JSON:
+        typer.echo(as_json(outcomes, [comment.to_dict() for comment in unused]))
+    elif options.output is OutputFormat.SARIF:
         typer.echo(as_sarif(outcomes, unused))
-    elif asked.output is OutputFormat.DIFF:
+    elif options.output is OutputFormat.DIFF:
         _echo_all(patches(outcomes))
-    elif asked.output is OutputFormat.GITHUB:
-        _echo_all(one.github() for one in unused)
-    elif not asked.quiet:
+    elif options.output is OutputFormat.GITHUB:
+        _echo_all(comment.github() for comment in unused)
+    elif not options.quiet:
         _echo_all(map(str, unused))
-    if asked.output in (OutputFormat.TEXT, OutputFormat.GITHUB) and not asked.quiet:
+    if options.output in (OutputFormat.TEXT, OutputFormat.GITHUB) and not options.quiet:
         console().print(summary(outcomes, len(unused)), style=COLORS.get(code, "bold red"))
-    if asked.apply and apply_fixes(outcomes, asked.targets):
+    if options.apply and apply_fixes(outcomes, options.targets):
         raise typer.Exit(check_again())
     raise typer.Exit(code)
 
@@ -159,8 +161,8 @@ COLORS = {ExitCode.OK: "bold green", ExitCode.UNKNOWN: "bold yellow"}
 
 def _exit_code(outcomes: list[CaseOutcome]) -> ExitCode:
     """Return the exit code: wrong takes precedence over not run, and that over unknown."""
-    if any(one.wrong for one in outcomes):
+    if any(outcome.wrong for outcome in outcomes):
         return ExitCode.WRONG
-    if any(one.error for one in outcomes):
+    if any(outcome.error for outcome in outcomes):
         return ExitCode.NOT_RUN
-    return ExitCode.UNKNOWN if any(one.unknown for one in outcomes) else ExitCode.OK
+    return ExitCode.UNKNOWN if any(outcome.unknown for outcome in outcomes) else ExitCode.OK

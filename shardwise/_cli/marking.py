@@ -44,12 +44,12 @@ def folder_of(place: Path, exercises: Path | None) -> Any:
     return Folder.find(place) if Folder.above(place) and Folder.source_of(place) == source else None
 
 
-def note(folder: Any, one: Any, judgement: Judgement) -> str:
+def note(folder: Any, exercise: Any, judgement: Judgement) -> str:
     """Record a verdict in a practice folder, as the watcher does, and return what to do next."""
     if folder is None or not judgement.ok:
         return ""
     try:
-        return folder.onward(folder.note(one, judgement))
+        return folder.onward(folder.note(exercise, judgement))
     except ShardwiseError as error:  # the verdict is valid even if it cannot be recorded
         typer.echo(f"The progress was not recorded. {error}", err=True)
         return ""
@@ -67,8 +67,8 @@ def judge_all(
     from .._practice.exercise import load_all
     from .._practice.judge import Judge
 
-    own = folder_of(folder, exercises)
-    pairs = list(_solutions(folder, own.exercises if own else load_all(exercises)))
+    progress = folder_of(folder, exercises)
+    pairs = list(_solutions(folder, progress.exercises if progress else load_all(exercises)))
     if not pairs:
         raise ShardwiseError(
             "there are no solutions here",
@@ -79,17 +79,17 @@ def judge_all(
             "list has the names.",
         )
     right = 0
-    with Judge(limits(seconds), without=walls(unsafe), confirming="always") as made:
-        made.sandbox.hide(folder)
+    with Judge(limits(seconds), without=walls(unsafe), confirming="always") as judge:
+        judge.sandbox.hide(folder)
         if unsafe:
-            warn(made)
-        made.sandbox.require_walls()
-        for index, (who, one, file) in enumerate(pairs):
-            found = _judged(made, one, file, folder, seed)
+            warn(judge)
+        judge.sandbox.require_walls()
+        for index, (who, exercise, file) in enumerate(pairs):
+            judgement = _judged(judge, exercise, file, folder, seed)
             # Only the user's own progress is recorded, not that of a class's folders.
-            note(own, one, found)
-            right += found.ok
-            _write_mark(who, found, output, index == 0)
+            note(progress, exercise, judgement)
+            right += judgement.ok
+            _write_mark(who, judgement, output, index == 0)
     if output is MarksFormat.JSON:
         typer.echo("\n]")
     elif output is MarksFormat.TEXT:
@@ -110,20 +110,20 @@ def _write_mark(who: str, judgement: Judgement, output: MarksFormat, first: bool
         typer.echo(f"{who}: {judgement.exercise}: {judgement.status}{pitfall}{why}")
 
 
-def _judged(made: Judge, one: Any, file: Path, folder: Path, seed: int | None) -> Judgement:
+def _judged(judge: Judge, exercise: Any, file: Path, folder: Path, seed: int | None) -> Judgement:
     """Return a verdict, even if judging fails, so that every submission gets a row."""
     from .._practice.verdict import NOT_RUN, Judgement
 
     try:
         if file.resolve() != folder.resolve() / file.relative_to(folder):
             raise ShardwiseError("It is a symbolic link: hand in the file itself.")
-        return made.judge_file(one, file, seed)
+        return judge.judge_file(exercise, file, seed)
     except Exception as error:  # the other submissions must still be judged
         reason = (
             str(error) if isinstance(error, ShardwiseError) else f"{type(error).__name__}: {error}"
         )
         reason = visible(reason)
-        return Judgement(one.name, one.title, visible(str(file)), NOT_RUN, reason=reason)
+        return Judgement(exercise.name, exercise.title, visible(str(file)), NOT_RUN, reason=reason)
 
 
 def _why(judgement: Judgement) -> str:
@@ -141,9 +141,9 @@ def walls(unsafe: bool) -> tuple[str, ...]:
     return ALL if unsafe else ()
 
 
-def warn(made: Judge) -> None:
+def warn(judge: Judge) -> None:
     """Print a warning about the missing parts of the sandbox."""
-    if warning := made.sandbox.warning():
+    if warning := judge.sandbox.warning():
         typer.echo(warning, err=True)
 
 
@@ -155,12 +155,14 @@ def _solutions(folder: Path, exercises: list[Any]) -> Iterator[tuple[str, Any, P
             where=f"--all {folder}",
             remedy="name a folder that is there; one file is judged with practice judge NAME FILE.",
         )
-    known = {one.file_name: one for one in exercises} | {f"{one.name}.py": one for one in exercises}
+    known = {exercise.file_name: exercise for exercise in exercises} | {
+        f"{exercise.name}.py": exercise for exercise in exercises
+    }
     for file in sorted(_files(folder)):
-        one = known.get(file.name)
-        if one is not None:
+        exercise = known.get(file.name)
+        if exercise is not None:
             who = file.parent.relative_to(folder)
-            yield visible(str(who) if who.parts else folder.resolve().name), one, file
+            yield visible(str(who) if who.parts else folder.resolve().name), exercise, file
 
 
 def _files(folder: Path) -> Iterator[Path]:

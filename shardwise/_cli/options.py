@@ -78,7 +78,7 @@ def meshes(help_text: str) -> Any:
     return typer.Option("--mesh", metavar="AXIS=SIZES,...", help=help_text)
 
 
-def one(help_text: str) -> Any:
+def mesh_option(help_text: str) -> Any:
     """Return an option that names one mesh."""
     return typer.Option(metavar="AXIS=SIZE,...", help=help_text)
 

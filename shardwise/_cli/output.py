@@ -43,13 +43,13 @@ def printing() -> Iterator[None]:
         if error.errno not in FULL or error.filename is not None or not _is_of_printing(error):
             raise
         drop_the_rest()
-        said = explain_error(
+        message = explain_error(
             f"it cannot be written to ({error.strerror})",
             where="standard output",
             remedy="make room, or print to another place.",
         )
         with contextlib.suppress(OSError):
-            typer.echo(f"{ShardwiseError.__name__}: {said}", err=True)
+            typer.echo(f"{ShardwiseError.__name__}: {message}", err=True)
         sys.exit(ExitCode.NOT_RUN)
 
 

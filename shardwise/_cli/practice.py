@@ -95,11 +95,11 @@ def start(
     if folder is None:
         around = Folder.above(Path())
         folder = Path("practice") if around is None else Path(os.path.relpath(around))
-    made, new = Folder.start(folder, exercises)
-    kept = len(made.exercises) - len(new)
+    practice_folder, new = Folder.start(folder, exercises)
+    kept_count = len(practice_folder.exercises) - len(new)
     count = f"{len(new)} exercise{'s' * (len(new) != 1)}"
-    typer.echo(f"{count} written to {folder}/" + f", {kept} kept" * bool(kept) + ".")
-    first = made.current
+    typer.echo(f"{count} written to {folder}/" + f", {kept_count} kept" * bool(kept_count) + ".")
+    first = practice_folder.current
     if first is not None:
         typer.echo(f"Begin with {folder / first.file_name}, and let the judge watch:")
         there = "" if folder.resolve() == Path.cwd() else f"cd {folder} && "
@@ -119,27 +119,29 @@ def list_(
     from .._practice.watch import listing
 
     solved: dict[str, str] = {}
-    found = None
+    practice_folder = None
     with contextlib.suppress(ShardwiseError):
-        found = _folder(where, exercises)
-        solved = found.solved
-    all_of = found.exercises if found else load_all(exercises)
+        practice_folder = _folder(where, exercises)
+        solved = practice_folder.solved
+    all_of = practice_folder.exercises if practice_folder else load_all(exercises)
     rows = [
         {
-            "number": one.number,
-            "name": one.name,
-            "title": one.title,
-            "topic": one.topic,
-            "solved": solved.get(one.name, ""),
+            "number": exercise.number,
+            "name": exercise.name,
+            "title": exercise.title,
+            "topic": exercise.topic,
+            "solved": solved.get(exercise.name, ""),
         }
-        for one in all_of
+        for exercise in all_of
     ]
     if output is MarksFormat.JSON:
         typer.echo(json.dumps(rows, indent=2))
     elif output is MarksFormat.CSV:
         typer.echo(as_csv(rows), nl=False)
     else:
-        for text, style in listing(all_of, solved, found.current if found else None):
+        for text, style in listing(
+            all_of, solved, practice_folder.current if practice_folder else None
+        ):
             typer.secho(text, bold=style == "head", fg="green" if style == "right" else None)
         typer.echo(f"\n{len(solved)} of {len(all_of)} done.")
 
@@ -151,9 +153,9 @@ def hint(name: Name, where: Where = Path(), exercises: Exercises = None) -> None
     from .._practice.folder import about_hints
 
     folder = _folder(where, exercises)
-    one = find(folder.exercises, name)
-    hints, last = folder.hint(one)
-    typer.echo(f"{about_hints(one)}\n")
+    exercise = find(folder.exercises, name)
+    hints, last = folder.hint(exercise)
+    typer.echo(f"{about_hints(exercise)}\n")
     for number, text in enumerate(hints, 1):
         typer.echo(f"{number}. {text}\n")
     if last:
@@ -166,11 +168,11 @@ def reset(name: Name, where: Where = Path(), exercises: Exercises = None) -> Non
     from .._practice.exercise import find
 
     folder = _folder(where, exercises)
-    one = find(folder.exercises, name)
-    kept = folder.reset(one)
-    typer.echo(f"{one.file_name} is as it was at the start.")
-    if kept is not None:
-        typer.echo(f"Your version is kept as {kept.name}.")
+    exercise = find(folder.exercises, name)
+    backup = folder.reset(exercise)
+    typer.echo(f"{exercise.file_name} is as it was at the start.")
+    if backup is not None:
+        typer.echo(f"Your version is kept as {backup.name}.")
 
 
 @app.command()
@@ -191,15 +193,15 @@ def show(
         all_of, solved = folder.exercises, folder.solved
     except ShardwiseError:
         all_of = load_all(exercises)
-    one = find(all_of, name)
-    if one.name not in solved and not anyway:
+    exercise = find(all_of, name)
+    if exercise.name not in solved and not anyway:
         raise ShardwiseError(
-            f"{one.name} is not solved yet",
+            f"{exercise.name} is not solved yet",
             where="shardwise practice show",
             rule="The solution is shown once yours is right.",
-            remedy=f"shardwise practice hint {one.name}, or show {one.name} --anyway.",
+            remedy=f"shardwise practice hint {exercise.name}, or show {exercise.name} --anyway.",
         )
-    typer.echo(one.solution.rstrip())
+    typer.echo(exercise.solution.rstrip())
 
 
 @app.command()
@@ -252,24 +254,24 @@ def judge(
             "name the exercise: practice judge NAME in a practice folder, or NAME FILE anywhere."
         )
     folder = folder_of(file.parent, exercises) if file else _own_folder(where, exercises, name)
-    one = find(folder.exercises if folder else load_all(exercises), name)
-    solution: Path = file or folder.file(one)
+    exercise = find(folder.exercises if folder else load_all(exercises), name)
+    solution: Path = file or folder.file(exercise)
     if file is None and not solution.exists():
         raise ShardwiseError(
             "there is no such file",
             where=str(solution),
-            remedy=f"shardwise practice reset {one.name} writes it as it was at the start.",
+            remedy=f"shardwise practice reset {exercise.name} writes it as it was at the start.",
         )
     source = read(solution)
     confirming = "where possible" if file is None else "always"
-    with Judge(limits(seconds), without=walls(unsafe), confirming=confirming) as made:
-        warn(made)
-        found = made.judge(one, source, str(solution), seed)
-    say(found, output)
-    onward = note(folder, one, found)
+    with Judge(limits(seconds), without=walls(unsafe), confirming=confirming) as judge_:
+        warn(judge_)
+        judgement = judge_.judge(exercise, source, str(solution), seed)
+    say(judgement, output)
+    onward = note(folder, exercise, judgement)
     if onward and output is MarksFormat.TEXT:
         typer.secho(f"\n{onward}", fg="green", bold=True)
-    raise typer.Exit(exit_code(found))
+    raise typer.Exit(exit_code(judgement))
 
 
 def _own_folder(where: Path, exercises: Path | None, name: str) -> Any:
@@ -313,14 +315,14 @@ def verify(
 
     def report(proof: VerifiedFile) -> None:
         if output is MarksFormat.TEXT:
-            said = "" if proof.ok else f"   NOT {proof.expected}"
+            mismatch = "" if proof.ok else f"   NOT {proof.expected}"
             typer.echo(
                 f"{proof.judgement.seconds:5.1f} s  {proof.exercise}/{proof.file}: "
-                f"{proof.found}{said}"
+                f"{proof.found}{mismatch}"
             )
 
-    with Judge(limits(seconds), look=not quick, confirming="always") as made:
-        proofs = run(chosen, made, report)
+    with Judge(limits(seconds), look=not quick, confirming="always") as judge_:
+        proofs = run(chosen, judge_, report)
     rows = [proof.to_dict() for proof in proofs]
     if output is MarksFormat.JSON:
         typer.echo(json.dumps(rows, indent=2))

@@ -45,10 +45,10 @@ def prove(
     options.refuse_both(quiet, verbose)
     sizes = None if mesh is None else parse_mesh(mesh)
     named, settings = options.prepare(targets, devices)
-    asked = CommandOptions(
+    command = CommandOptions(
         named, select, output, quiet, verbose, settings.ignore, explained=sizes is not None
     )
-    judge_all(asked, "proving", _prove(sizes, run), lambda fault: MEANING in fault.evidence)
+    judge_all(command, "proving", _prove(sizes, run), lambda fault: MEANING in fault.evidence)
 
 
 def _prove(mesh: Any, run: bool) -> Callable[[Case, Any, tuple[Any, ...]], Proof]:

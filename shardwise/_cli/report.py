@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .._base.errors import ShardwiseError, notes_of, prefix, text_of
-from .cases import Found, shown
+from .cases import LocatedCase, shown
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 class CaseOutcome:
     """A case with its verdict, or with the error from running it."""
 
-    found: Found
+    entry: LocatedCase
     verdict: Verdict | Proof | None = None
     error: BaseException | None = None
     seconds: float = 0.0
     program: Any = None
     """The function that was judged."""
-    taken: str = ""
+    arguments: str = ""
     """The source of its arguments, if not the case itself: `explain=large`."""
 
     @property
@@ -73,7 +73,7 @@ class CaseOutcome:
         """Yield the comments that silenced something: file, line and code."""
         from .._analysis.check import ignore_of, place_of
 
-        places = [*place_of(self.program), self.found.place]
+        places = [*place_of(self.program), self.entry.place]
         for finding in self.silenced:
             ignore = ignore_of(finding, places)
             if ignore is not None:
@@ -81,30 +81,30 @@ class CaseOutcome:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the outcome as plain data."""
-        place = {"file": str(self.found.file), "line": self.found.line}
-        case = self.found.case.name if self.found.case else None
+        place = {"file": str(self.entry.file), "line": self.entry.line}
+        case = self.entry.case.name if self.entry.case else None
         verdict = None if self.verdict is None else self.verdict.to_dict()
         error = None
         if self.error is not None:
             error = {"type": type(self.error).__name__, "message": str(self.error)}
-        taken = {"arguments": self.taken} if self.taken else {}
-        return {"case": case, **place, **taken, "verdict": verdict, "error": error}
+        arguments = {"arguments": self.arguments} if self.arguments else {}
+        return {"case": case, **place, **arguments, "verdict": verdict, "error": error}
 
 
 def summary(outcomes: Sequence[CaseOutcome], unused: int = 0) -> str:
     """Return the summary: `3 cases, 1 wrong`."""
-    wrong = sum(one.wrong for one in outcomes)
-    not_run = sum(one.error is not None for one in outcomes)
-    maybe = sum(not finding.certain for one in outcomes for finding in one.findings)
+    wrong = sum(outcome.wrong for outcome in outcomes)
+    not_run = sum(outcome.error is not None for outcome in outcomes)
+    maybe = sum(not finding.certain for outcome in outcomes for finding in outcome.findings)
     parts = [f"{len(outcomes)} case{'s' * (len(outcomes) != 1)}"]
-    unknown = sum(one.unknown for one in outcomes)
+    unknown = sum(outcome.unknown for outcome in outcomes)
     parts += [f"{unknown} unknown"] * bool(unknown)
     parts += [f"{wrong} wrong"] * bool(wrong) + [f"{not_run} could not be run"] * bool(not_run)
     parts += ["all right" if len(outcomes) > 1 else "right"] * (
         not wrong and not not_run and not unknown
     )
     parts += [f"{maybe} warning{'s' * (maybe != 1)}"] * bool(maybe)
-    silenced = sum(len(one.silenced) for one in outcomes)
+    silenced = sum(len(outcome.silenced) for outcome in outcomes)
     parts += [f"{silenced} silenced"] * bool(silenced)
     parts += [f"{unused} comment{'s' * (unused != 1)} without effect"] * bool(unused)
     return ", ".join(parts)
@@ -113,12 +113,12 @@ def summary(outcomes: Sequence[CaseOutcome], unused: int = 0) -> str:
 def as_json(outcomes: Sequence[CaseOutcome], unused: Sequence[Any] = ()) -> str:
     """Return everything as JSON."""
     data = {
-        "ok": not any(one.wrong or one.error or one.unknown for one in outcomes),
-        "wrong": sum(one.wrong for one in outcomes),
-        "not_run": sum(one.error is not None for one in outcomes),
-        "silenced": sum(len(one.silenced) for one in outcomes),
+        "ok": not any(outcome.wrong or outcome.error or outcome.unknown for outcome in outcomes),
+        "wrong": sum(outcome.wrong for outcome in outcomes),
+        "not_run": sum(outcome.error is not None for outcome in outcomes),
+        "silenced": sum(len(outcome.silenced) for outcome in outcomes),
         "silence_nothing": list(unused),
-        "cases": [one.to_dict() for one in outcomes],
+        "cases": [outcome.to_dict() for outcome in outcomes],
     }
     return json.dumps(data, indent=2)
 
@@ -126,12 +126,12 @@ def as_json(outcomes: Sequence[CaseOutcome], unused: Sequence[Any] = ()) -> str:
 def github_commands(outcome: CaseOutcome) -> Iterator[str]:
     """Yield workflow commands, which GitHub shows as annotations in a pull request."""
     if outcome.error is not None:
-        found = outcome.found
-        yield command("error", shown(found.file), found.line, "could not be run", outcome.reason)
+        entry = outcome.entry
+        yield command("error", shown(entry.file), entry.line, "could not be run", outcome.reason)
     for finding in outcome.findings:
-        file, line, column = place(finding, outcome.found)
+        file, line, column = place(finding, outcome.entry)
         level = "error" if finding.certain else "warning"
-        message = f"{finding.message}{advised(finding)}\nCase: {outcome.found.name}"
+        message = f"{finding.message}{advised(finding)}\nCase: {outcome.entry.name}"
         yield command(level, file, line, finding.code, message, column)
 
 
@@ -161,19 +161,19 @@ def _property(text: str) -> str:
 def short_lines(outcome: CaseOutcome) -> Iterator[str]:
     """Yield one line for each certain finding: `train.py:31:9: SW101 result is ...`."""
     if outcome.error is not None:
-        found = outcome.found
-        yield f"{shown(found.file)}:{found.line}: {found.name} could not be run: {outcome.reason}"
+        entry = outcome.entry
+        yield f"{shown(entry.file)}:{entry.line}: {entry.name} could not be run: {outcome.reason}"
     for finding in outcome.findings:
         if finding.certain:
-            file, line, column = place(finding, outcome.found)
+            file, line, column = place(finding, outcome.entry)
             yield f"{file}:{line}:{column}: {finding.code} {finding.message}"
 
 
-def place(finding: Finding, found: Found) -> tuple[str, int, int]:
+def place(finding: Finding, entry: LocatedCase) -> tuple[str, int, int]:
     """Return file, line and column of a finding, or of the declaration of its case."""
     where = finding.where
     if not where.file:
-        return shown(found.file), found.line, 1
+        return shown(entry.file), entry.line, 1
     return shown(where.file), where.line, where.column + 1
 
 
@@ -181,12 +181,12 @@ def full_text(outcome: CaseOutcome, verbose: bool) -> Text:
     """Return the text of a case: a headline, then the findings or the error."""
     from rich.text import Text
 
-    name = outcome.found.name
+    name = outcome.entry.name
     if outcome.verdict is not None:
-        return verdict_text(outcome.verdict, name, verbose, outcome.seconds, outcome.taken)
+        return verdict_text(outcome.verdict, name, verbose, outcome.seconds, outcome.arguments)
     assert outcome.error is not None
     text = Text.assemble((name, "bold"), ": ", ("could not be run", "bold red"))
-    text.append(_taken(outcome.taken), style="dim")
+    text.append(_arguments_note(outcome.arguments), style="dim")
     text.append(f"\n{_indented(outcome.reason)}\n")
     lines = _traceback(outcome.error) if verbose else last_line(outcome.error)
     return text.append(f"{_indented(lines)}\n" if lines else "", style="dim")
@@ -197,7 +197,7 @@ def verdict_text(
     name: str,
     verbose: bool,
     seconds: float | None = None,
-    taken: str = "",
+    arguments: str = "",
 ) -> Text:
     """Return a headline, and each finding with its line of source."""
     from rich.text import Text
@@ -208,7 +208,7 @@ def verdict_text(
     for number, (word, where) in enumerate(verdict.head(brief=not verbose)):
         style = STYLES.get(word, "bold green")
         text.append("; " if number else "").append(word, style=style).append(f" {where}")
-    text.append(_taken(taken), style="dim")
+    text.append(_arguments_note(arguments), style="dim")
     if verbose and seconds is not None:
         count = getattr(verdict, "leaves", None) or len(getattr(verdict, "results", ()))
         results = f"{count} result{'s' * (count != 1)} compared"
@@ -223,8 +223,8 @@ def verdict_text(
     return text.append("\n" if verdict.findings else "")
 
 
-def _taken(taken: str) -> str:
-    return f" (with the arguments of {taken})" if taken else ""
+def _arguments_note(arguments: str) -> str:
+    return f" (with the arguments of {arguments})" if arguments else ""
 
 
 STYLES = {"WRONG": "bold red", "REFUTED": "bold red", "UNKNOWN": "bold yellow"}
@@ -290,8 +290,14 @@ def last_line(error: BaseException) -> str:
 
     frames = traceback.extract_tb(error.__traceback__)
     foreign = (prefix(Path(__file__).parents[1]), *_jax.LIBRARIES, "<")
-    own = [frame for frame in frames if frame.line and not frame.filename.startswith(foreign)]
-    return f"--> {shown(own[-1].filename)}:{own[-1].lineno}\n  {own[-1].line}" if own else ""
+    user_frames = [
+        frame for frame in frames if frame.line and not frame.filename.startswith(foreign)
+    ]
+    return (
+        f"--> {shown(user_frames[-1].filename)}:{user_frames[-1].lineno}\n  {user_frames[-1].line}"
+        if user_frames
+        else ""
+    )
 
 
 def _traceback(error: BaseException) -> str:

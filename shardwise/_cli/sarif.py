@@ -29,11 +29,11 @@ def as_sarif(outcomes: Sequence[CaseOutcome], unused: Sequence[Unused]) -> str:
         for finding in findings
     ]
     failed = [_failure(outcome) for outcome in outcomes if outcome.error is not None]
-    notes = [_notification("note", one.why, one.file, one.line) for one in unused]
+    notes = [_notification("note", entry.why, entry.file, entry.line) for entry in unused]
     driver = {
         "name": "shardwise",
         "semanticVersion": __version__,
-        "rules": [_rule(one) for one in FAULTS.values()],
+        "rules": [_rule(entry) for entry in FAULTS.values()],
     }
     run = {
         "tool": {"driver": driver},
@@ -46,28 +46,28 @@ def as_sarif(outcomes: Sequence[CaseOutcome], unused: Sequence[Unused]) -> str:
     return json.dumps({"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}, indent=2)
 
 
-def _rule(one: type[Fault]) -> dict[str, Any]:
-    former = {"deprecatedIds": list(one.old)} if one.old else {}
+def _rule(fault: type[Fault]) -> dict[str, Any]:
+    former = {"deprecatedIds": list(fault.old)} if fault.old else {}
     return {
-        "id": one.code,
+        "id": fault.code,
         **former,
-        "shortDescription": {"text": one.title.replace("`", "")},
-        "fullDescription": {"text": one.summary()},
-        "help": {"text": one.summary(), "markdown": one.markdown()},
+        "shortDescription": {"text": fault.title.replace("`", "")},
+        "fullDescription": {"text": fault.summary()},
+        "help": {"text": fault.summary(), "markdown": fault.markdown()},
     }
 
 
 def _result(finding: Finding, outcome: CaseOutcome, silenced: bool) -> dict[str, Any]:
-    file, line, column = place(finding, outcome.found)
+    file, line, column = place(finding, outcome.entry)
     return {
         "ruleId": finding.code,
         "ruleIndex": list(FAULTS).index(finding.code),
         "level": "error" if finding.certain else "warning",
-        "message": {"text": f"{finding.message}{advised(finding)}\nCase: {outcome.found.name}"},
+        "message": {"text": f"{finding.message}{advised(finding)}\nCase: {outcome.entry.name}"},
         "locations": [_location(file, line, column)],
         "suppressions": [{"kind": _silencer(finding, outcome)}] if silenced else [],
         **_fixes(finding),
-        "properties": {"case": outcome.found.name, "leaf": finding.leaf, **_meshes(outcome)},
+        "properties": {"case": outcome.entry.name, "leaf": finding.leaf, **_meshes(outcome)},
     }
 
 
@@ -127,9 +127,9 @@ def _location(file: str, line: int, column: int = 1) -> dict[str, Any]:
 
 
 def _failure(outcome: CaseOutcome) -> dict[str, Any]:
-    found = outcome.found
-    text = f"{found.name} could not be run: {outcome.reason}"
-    return _notification("error", text, str(found.file), found.line)
+    entry = outcome.entry
+    text = f"{entry.name} could not be run: {outcome.reason}"
+    return _notification("error", text, str(entry.file), entry.line)
 
 
 def _notification(level: str, text: str, file: str, line: int) -> dict[str, Any]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from .._analysis.faults import Fault, canonical, fault_of, nearest
+from .._base.plain import Plain
 from .cases import shown
 from .report import CaseOutcome, command
 
@@ -20,7 +21,7 @@ LooksFor = Callable[[type[Fault]], bool]
 
 
 @dataclasses.dataclass(frozen=True)
-class Unused:
+class Unused(Plain):
     """A code in a comment, and the reason why it silences nothing."""
 
     file: str
@@ -34,10 +35,6 @@ class Unused:
         """Return the same as a workflow command."""
         return command("warning", shown(self.file), self.line, "shardwise: ignore", self.why)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the same as plain data."""
-        return {"file": self.file, "line": self.line, "why": self.why}
-
 
 def unused_in(
     outcomes: Sequence[CaseOutcome], targets: Sequence[str], looks_for: LooksFor
@@ -48,9 +45,9 @@ def unused_in(
     """
     from .._analysis.check import ignores_in
 
-    whole = {str(one.found.file) for one in outcomes if _whole(one.found.file, targets)}
-    whole -= {str(one.found.file) for one in outcomes if one.error is not None}
-    used = {use for one in outcomes for use in one.silencers()}
+    whole = {str(outcome.entry.file) for outcome in outcomes if _whole(outcome.entry.file, targets)}
+    whole -= {str(outcome.entry.file) for outcome in outcomes if outcome.error is not None}
+    used = {use for outcome in outcomes for use in outcome.silencers()}
     return [
         unused
         for file in sorted(whole)

@@ -66,12 +66,12 @@ def _changes(folders: list[Path]) -> Iterator[list[str]]:
 
 def _seen(folders: list[Path]) -> dict[str, tuple[int, int]]:
     """Return the modification time and the size of each Python file."""
-    found = {}
+    states = {}
     for folder in folders:
         for file in python_files(folder):
             try:
                 state = file.stat()
             except OSError:
                 continue  # it was deleted in the meantime
-            found[str(file)] = (state.st_mtime_ns, state.st_size)
-    return found
+            states[str(file)] = (state.st_mtime_ns, state.st_size)
+    return states

@@ -16,9 +16,9 @@ from typing import Any
 import jax
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from .._base.errors import ShardingError, a_type
+from .._base.errors import ShardingError, a_type, did_you_mean
 from .._jax import types
-from .._mesh import AbstractMesh, Mesh, Placement, near, split_over
+from .._mesh import AbstractMesh, Mesh, Placement, split_over
 from .._program import Body, Join, Leaf, Split, Var
 from .tree_structure import is_whole
 
@@ -121,7 +121,7 @@ class ArgumentSpecs:
             if name not in self.mesh.shape:
                 problem = f"{spec} names axis {name!r}, and the mesh has {list(self.mesh.shape)}"
                 rule = "Arguments are sharded over the mesh that the program runs on."
-                remedy = near(name, self.mesh.shape) or (
+                remedy = did_you_mean(name, self.mesh.shape, 0.5) or (
                     "name one of these axes."
                     if where == WHERE
                     else "run it on a mesh with the axes of the array's sharding, or reshard it."

@@ -6,14 +6,13 @@ As in `jax.jit`, static arguments are named by number or by name. Meshes are sta
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import inspect
 import operator
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from .._base.calls import NAMED, parameter_names, parameters_of
-from .._base.errors import ArgumentError, a_type
+from .._base.errors import ArgumentError, a_type, did_you_mean
 from .._mesh import AbstractMesh, Mesh
 
 
@@ -160,13 +159,12 @@ def _check_names(f: Callable[..., Any], static: Static) -> None:
     unknown = [name for name in static.argnames if names is not None and name not in names]
     if not unknown or names is None:
         return
-    matches = difflib.get_close_matches(unknown[0], names, n=1)
     raise ArgumentError(
         f"static_argnames has {unknown[0]!r}, and the function takes "
         + (", ".join(names) if names else "nothing by name"),
         where="static_argnames",
         rule="A static argument is one of those that the function takes.",
-        remedy=f"did you mean {matches[0]!r}?" if matches else "leave it out, or correct the name.",
+        remedy=did_you_mean(unknown[0], names) or "leave it out, or correct the name.",
     )
 
 

@@ -112,12 +112,24 @@ def rounded(v: Value, dtype: Any) -> Value:
 
     All other values count as real numbers. But `arange(1024, dtype=bfloat16)` is not exact.
     """
-    if v.owed or T.is_one(v.term) or not jnp.issubdtype(dtype, jnp.inexact):
+    if v.owed or not jnp.issubdtype(dtype, jnp.inexact):
         return v
     limits = bounds(v.scaled)
     if limits is None or max(map(abs, limits)) <= 2 ** (jnp.finfo(dtype).nmant + 1):
         return v
+    if T.is_one(v.term) and _is_in(dtype, v.coef):
+        return v
     return v.having(T.elementwise("held", str(dtype), [v.scaled], v.term.shape))
+
+
+def _is_in(dtype: Any, x: T.Coef) -> bool:
+    """Return whether a floating-point dtype has an integer; of other numbers nothing is asked."""
+    if x.denominator != 1:
+        return True
+    try:
+        return int(jnp.finfo(dtype).dtype.type(float(x))) == x
+    except (OverflowError, ValueError):  # infinite, or NaN
+        return False
 
 
 # --- bounds of a term
@@ -183,8 +195,8 @@ def _own(t: Term, kids: Sequence[Scaled]) -> Bounds | None:
     if t.op in ("argmax", "argmin"):
         inner = t.kids[0][1].shape
         return 0, max(math.prod(inner[d] for d in t.params) - 1, 0)
-    if not kids:
-        return None
+    if not kids or (t.op in ("reduce_max", "reduce_min") and 0 in t.kids[0][1].shape):
+        return None  # the largest of no elements is minus infinity, or the least integer
     ends: list[Bounds] = []
     for coef, kid in kids:
         limits = _KNOWN.get(kid) if coef else (0, 0)

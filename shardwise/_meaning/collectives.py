@@ -141,9 +141,14 @@ def _extreme(w: Notes, op: Collective, v: Value, axes: Sequence[Axis]) -> Value:
             dim = v.hidden.index(axis)
             hidden = tuple(a for a in v.hidden if a != axis)
             v = v.having(T.reduce(kind, v.scaled, [dim]), hidden=hidden)
+    note_skipping(w, op, v)
+    return v.having(v.scaled, born=v.born if v.owed else None)
+
+
+def note_skipping(w: Notes, op: Collective, v: Value) -> None:
+    """Record a maximum or minimum over devices that skips NaN."""
     if not v.owed and kind_of(dtype_of(op.ins[0])) == REAL:
         w.skipping.add(T.core(v.term))
-    return v.having(v.scaled, born=v.born if v.owed else None)
 
 
 def _gather(w: Notes, op: Collective, v: Value, axes: Sequence[Axis]) -> Value:

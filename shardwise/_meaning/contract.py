@@ -17,8 +17,10 @@ from . import finite
 from . import term as T
 from .algebra import ANY, ORDER, RING
 from .align import align
+from .bits import dtype_of
 from .elementwise import (
     check_product,
+    not_dropped,
     only_sums,
     refuse_debts,
 )
@@ -152,6 +154,8 @@ def largest(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     dims = with_dim(v.dims, d, uncut(op.outs[0].shape[d]))
     shape = whole_shape(dims, v.hidden)
     options = {key: value for key, value in op.params.items() if key not in DIMENSIONS}
+    if T.of(op.name).fixed_dtype:
+        options["operand"] = str(dtype_of(op.ins[0]))
     params = (frozen(options), d + len(v.hidden))
     return [
         v.having(T.function(op.name, (*params, i), [v.scaled], shape), dims=dims) for i in range(2)
@@ -163,7 +167,7 @@ def dots(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     """Contract; over dimensions cut alike a sum is owed, and other dimensions keep their cuts."""
     (cx, cy), (bx, by) = op.params["dimension_numbers"]
     x, y = ins
-    debtor = check_product("a matrix product", ins)
+    debtor = check_product("a matrix product", not_dropped(op, ins))
     x, y = meet(w, x, y, [*zip(cx, cy, strict=True), *zip(bx, by, strict=True)])
     x, y = part_ways(x, y, cx, cy, bx, by)
     hidden = sorted({*x.hidden, *y.hidden})

@@ -26,7 +26,7 @@ from .algebra import MOVES
 from .align import align
 from .bits import dtype_of
 from .branches import chosen
-from .collectives import NEEDS, join
+from .collectives import NEEDS, join, note_skipping
 from .elementwise import sums
 from .indexing import Push
 from .loops import by_symbols, no_iterations, read_loop
@@ -306,6 +306,7 @@ class DeviceWalk(Walk):
         out = values[0]
         for value in values[1:]:
             (out,) = self.each(_leaf(op, op.name[1:]), [out, value])
+        note_skipping(self, op, out)
         return out
 
     def dealt(self, v: Value, d: int) -> Value | Many:

@@ -121,6 +121,8 @@ def check_product(name: str, ins: list[Value]) -> Value | None:
     for i, v in enumerate(ins):
         only_sums(name, v)
         for factor in (*ins[:i], *ins[i + 1 :]):
+            if v.owed and T.not_finite(factor.term):
+                raise Unknown(f"{name} of it with infinity or NaN is not linear", v.debts, v)
             clash = v.debts & (factor.axes | factor.debts)
             if clash:
                 noun = PICKED if _is_picked(factor) else "a value"
@@ -165,9 +167,12 @@ def quotients(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     refuse_debts("division by a share", ins[1:])
     if not jnp.issubdtype(op.outs[0].dtype, jnp.inexact):
         return pointwise(w, op, ins)
-    if not ins[1].zero:
-        ins = not_dropped(op, ins)
-    debtor = check_product("the quotient", ins)
+    if ins[0].zero and not (T.is_one(ins[1].term) and ins[1].coef):
+        # 0 / d is NaN where d is 0, which coordinates and booleans may be.
+        ins = [ins[0].having(T.full((1, T.NOTHING), ins[0].term.shape)), ins[1]]
+    if ins[0].owed and ins[1].zero:
+        raise Unknown("a share is divided by 0, which is not linear", ins[0].debts)
+    debtor = None if ins[1].zero else check_product("the quotient", ins)
     terms, like = combined(w, ins)
     quotient = T.multiply([terms[0], T.reciprocal(terms[1])], terms[0][1].shape)
     return _scaled(w, op, ins, _finish(like, quotient, debtor))
@@ -322,6 +327,8 @@ def parts(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
 def put_together(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     """Combine real and imaginary part; if one is a share, both are read as shares."""
     ins, debtor = settle(w, op, ins)
+    if debtor is not None:
+        debtor = ins[0].having(ins[0].scaled, born=debtor.born)
     terms, like = combined(w, ins)
     return _finish(like, T.elementwise(op.name, (), terms, terms[0][1].shape), debtor)
 
@@ -353,6 +360,8 @@ def by_element(w: Notes, op: Leaf, ins: list[Value], name: str) -> list[Value]:
     if row.bits or (kind_of(dtype) == NARROW and not exact):
         # Conversions leave the term unchanged, so a result that wraps around has to name its dtype.
         settings["operand"] = str(dtype)
+    if row.fixed_dtype:
+        settings["result"] = str(op.outs[0].dtype)
     params = frozen(settings)
     if len(op.outs) == 1:
         return [like.having(T.elementwise(name, params, terms, terms[0][1].shape))]

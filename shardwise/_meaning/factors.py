@@ -50,8 +50,16 @@ def largest(t: Term) -> bool:
 
 
 def same_along(own: Factors, dims: set[int]) -> Factors:
-    """Return the factors that are uniform along some dimensions."""
-    return Counter({base: n for base, n in own.items() if dims <= T.uniform_dims(base)})
+    """Return the factors that are uniform along some dimensions, of which a sum is a multiple."""
+    return Counter(
+        {base: n for base, n in own.items() if dims <= T.uniform_dims(base) and not _infinite(base)}
+    )
+
+
+def _infinite(t: Term) -> bool:
+    """Return whether a factor is known to be infinite or NaN, as `1 / 0` is."""
+    core = T.core(t)
+    return T.not_finite(core) or (core.op == "reciprocal" and not core.kids[0][0])
 
 
 def moved(

@@ -12,6 +12,7 @@ import contextlib
 import dataclasses
 import math
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
@@ -20,6 +21,7 @@ from .._program import Atom, Body, Leaf, Lit, Scan, Var
 from .._program.primitives import ADDITIONS
 from . import term as T
 from .align import reshaped
+from .bits import rounded
 from .notes import Loop, Notes
 from .rules import RULES
 from .value import (
@@ -50,6 +52,7 @@ class Counted:
     """A carried number that every step increases by a constant."""
 
     by: int
+    dtype: Any
 
 
 Carried = Added | Counted | None
@@ -100,7 +103,7 @@ def carried(op: Scan) -> list[Carried] | None:
         addend = maker.ins[1] if maker.ins[0] is var else maker.ins[0]
         increment = _number(addend)
         if increment is not None and not op.reverse and not var.shape:
-            changes.append(Counted(increment))
+            changes.append(Counted(increment, var.dtype))
         elif used[var] == used[maker.outs[0]] == 1 and _shape(addend) == tuple(var.shape):
             changes.append(Added(maker, addend))
         else:
@@ -134,9 +137,16 @@ def _given(v: Value, how: Carried, steps: Axis) -> Value:
         return v
     if v.axes or v.owed:
         raise Unknown("a counter that differs between devices")
-    grid = T.iota((steps.size,), 0)
-    start = T.bcast(v.scaled, (steps.size,), ())
-    return Value(*T.add([(T.tidy(grid[0] * how.by), grid[1]), start], (steps.size,)), (), (steps,))
+    # With the number after the last step, which the loop returns.
+    if rounded(whole(_counts(v, how, steps.size + 1)), how.dtype).term.op == "held":
+        raise Unknown(f"a counter of dtype {how.dtype} that is rounded")
+    return Value(*_counts(v, how, steps.size), (), (steps,))
+
+
+def _counts(v: Value, how: Counted, count: int) -> T.Scaled:
+    grid = T.iota((count,), 0)
+    start = T.bcast(v.scaled, (count,), ())
+    return T.add([(T.tidy(grid[0] * how.by), grid[1]), start], (count,))
 
 
 def dropped(w: Notes, x: Value) -> Value:

@@ -103,7 +103,7 @@ class Numbering:
         return self._known.setdefault(key, len(self._known))
 
     def _enter(self, op: Op) -> None:
-        kind = self._kind(op)
+        kind = self.kind(op)
         ins = tuple(map(self.of, op.ins))
         alike_ins = tuple(map(self._of_alike, op.ins))
         for j, var in enumerate(op.outs):
@@ -115,7 +115,7 @@ class Numbering:
             else:
                 self.alike[var] = self._number(("window", self._of_alike(part.of), aval))
 
-    def _kind(self, op: Op) -> Any:
+    def kind(self, op: Op) -> Any:
         """Return a hashable description of what an operation does."""
         if op.effectful:
             return object()

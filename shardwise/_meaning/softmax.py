@@ -32,8 +32,23 @@ from .indexing import ELEMENTWISE, FORMS, BlockMap, Push, rebuilt
 from .term import Scaled, Shape, Term
 from .value import Value
 
-QUESTIONS = {"is_nan", "is_finite"}
-"""Operations that detect NaN or infinity: cancelling `exp(m)` would drop a NaN in `m`."""
+LOGARITHMS = {"log", "log2", "log1p"}
+
+
+def _of_exponentials(x: Scaled) -> bool:
+    """Return whether a term is a sum of exponentials, so that its logarithm is finite."""
+    coef, t = x
+    if coef <= 0 or t.op == "exp":
+        return coef > 0
+    return t.op in SUMS and all(map(_of_exponentials, t.kids))
+
+
+SUMS = {"sum", "reduce_sum", "bcast", "reshape", "transpose", "concatenate", "slice"}
+
+
+def _asks(t: Term) -> bool:
+    """Return whether a term detects NaN or infinity: to cancel `exp(m)` would drop a NaN in `m`."""
+    return t.op in T.TRUTHS and any(u.op == "exp" for u in T.below(t))
 
 
 class Normal:
@@ -81,7 +96,7 @@ class Normal:
                 return self.turned(self(t.kids[0]), t.params)
             case "slice":
                 return self.part(t)
-        if t.op not in FORMS or t.op in QUESTIONS:
+        if t.op not in FORMS or _asks(t):
             return 1, t
         return rebuilt(t, [self(kid) for kid in t.kids])
 
@@ -176,6 +191,10 @@ class Normal:
     def _finite_at(self, t: Term) -> bool | np.ndarray | None:
         if t.op == "literal":
             return False if t.params == "-inf" else None
+        if t.op == "const" and T.has_infinite(t):
+            return None
+        if t.op in LOGARITHMS and not _of_exponentials(t.kids[0]):
+            return None  # of a mask of zeros and ones it is a mask of minus infinity
         results = [self.finite_at(kid) for _, kid in t.kids]
         if all(result is True for result in results):
             return True

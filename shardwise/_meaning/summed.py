@@ -106,8 +106,15 @@ def _linear(op: Op) -> Var | None:
         return first
     if op.name == "convert_element_type":
         return first if _floats(first) and _floats(op.outs[0]) else None
-    scalar = len(op.ins) == 2 and isinstance(op.ins[1], Lit) and not np.shape(op.ins[1].value)
+    scalar = len(op.ins) == 2 and _is_factor(op.ins[1], op.name)
     return first if op.name in ("mul", "div") and scalar and _floats(first) else None
+
+
+def _is_factor(by: Atom, name: str) -> bool:
+    """Return whether an operand is a finite number, and not 0 where it divides."""
+    if not isinstance(by, Lit) or np.shape(by.value):
+        return False
+    return bool(np.isfinite(by.value)) and (name == "mul" or by.value != 0)
 
 
 def _floats(var: Var) -> bool:

@@ -31,6 +31,7 @@ from .._program import (
     Split,
     Var,
     While,
+    primitives,
 )
 from .._program.primitives import EXCHANGES
 from . import (  # the rules enter themselves into the table
@@ -51,6 +52,9 @@ from .notes import Mistake, Notes
 from .rules import RULES, frozen
 from .term import Scaled
 from .value import Unknown, Value, hidden_sizes, uncut, whole, with_hidden
+
+UNKEYED = primitives.names(lambda p: p.acts == "draws" and p.random) - {*RULES}
+"""Draws for which there is no rule: some have a state, which is not an operand."""
 
 
 class Walk(Notes):
@@ -121,7 +125,8 @@ class Walk(Notes):
             outs = self.rule(op, ins)
         except Unknown as unknown:
             owing = any(v.owed for v in ins)
-            if isinstance(op, Leaf) and not owing and not op.effectful:
+            drawn = op.name in UNKEYED if isinstance(op, Leaf) else False
+            if isinstance(op, Leaf) and not owing and not op.effectful and not drawn:
                 return self.apart(op, ins)
             return self.opaque(op, ins, unknown)
         for out, var in zip(outs, op.outs, strict=True):

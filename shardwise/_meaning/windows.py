@@ -81,7 +81,7 @@ def convolutions(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     """
     x, k = ins
     p = op.params
-    debtor = check_product("a convolution", ins)
+    debtor = check_product("a convolution", not_dropped(op, ins))
     (xb, xf, *xs), (ko, ki, *ks), (ob, of, *spots) = (
         p["dimension_numbers"].lhs_spec,
         p["dimension_numbers"].rhs_spec,

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from .._base.errors import ShardwiseError, explain_error
+from .._base.errors import ShardwiseError
 from . import compare
 from .exercise import Exercise
 from .sandbox import wire
@@ -32,15 +32,15 @@ class ExerciseCase:
 def cases(exercise: Exercise, seed: int, sandbox: Sandbox) -> list[ExerciseCase]:
     """Return the runs of an exercise, with their expected results."""
     task = exercise.task
-    found = []
+    cases_ = []
     for sizes in exercise.meshes:
         # The same seed for every mesh, so that only the mesh differs.
         args = tuple(task.inputs(np.random.default_rng(seed), dict(sizes)))
         expected = right(exercise, sizes, args, sandbox)
         mistakes = task.mistakes(dict(sizes), *args) if hasattr(task, "mistakes") else {}
         apart = {k: v for k, v in mistakes.items() if not compare.same(_plain(v), expected)}
-        found.append(ExerciseCase(sizes, args, expected, {k: _plain(v) for k, v in apart.items()}))
-    return found
+        cases_.append(ExerciseCase(sizes, args, expected, {k: _plain(v) for k, v in apart.items()}))
+    return cases_
 
 
 def _plain(value: Any) -> Any:
@@ -64,12 +64,10 @@ def _by_solution(
     (ran,) = sandbox.run([job(exercise, ones, args, "run")], exercise.solution, "solution.py")
     if ran.data is None or "value" not in ran.data:
         raise ShardwiseError(
-            explain_error(
-                f"its solution gives no result on one device ({(ran.data or {}).get('error')})",
-                where=str(exercise.folder),
-                rule="Without expected(...) in task.py the solution says what is right.",
-                remedy="fix solution.py, or write expected(*inputs) in task.py.",
-            )
+            f"its solution gives no result on one device ({(ran.data or {}).get('error')})",
+            where=str(exercise.folder),
+            rule="Without expected(...) in task.py the solution says what is right.",
+            remedy="fix solution.py, or write expected(*inputs) in task.py.",
         )
     return ran.data["value"]
 
@@ -79,7 +77,7 @@ def job(
 ) -> dict[str, Any]:
     """Return the job for a process, of this kind: `run`, `look`, `export` or `replay`."""
     count = math.prod(sizes.values())
-    own = exercise.form == "replace"
+    is_replace = exercise.form == "replace"
     return {
         "kind": kind,
         "exercise": exercise.name,
@@ -87,6 +85,6 @@ def job(
         "args": args,
         "mesh": dict(sizes),
         "pass_mesh": exercise.form == "mesh",
-        "replace": count if own else None,
+        "replace": count if is_replace else None,
         "devices": DEVICES if kind == "look" or exercise.form == "shards" else count,
     }

@@ -16,22 +16,22 @@ ROOM = 60
 """The maximum number of characters of a formatted value."""
 
 
-def same(found: Any, expected: Any) -> bool:
+def same(actual: Any, expected: Any) -> bool:
     """Return whether a result equals the expected one, up to rounding."""
-    return not difference(found, expected)
+    return not difference(actual, expected)
 
 
-def difference(found: Any, expected: Any) -> str:
+def difference(actual: Any, expected: Any) -> str:
     """Return how a result differs: `kind`, `shape`, `finite`, `numbers`, or an empty string."""
     if isinstance(expected, Mapping):
-        if not isinstance(found, Mapping) or set(found) != {str(key) for key in expected}:
+        if not isinstance(actual, Mapping) or set(actual) != {str(key) for key in expected}:
             return "kind"
-        return _first(difference(found[str(key)], one) for key, one in expected.items())
+        return _first(difference(actual[str(key)], item) for key, item in expected.items())
     if isinstance(expected, list | tuple):
-        if not isinstance(found, list) or len(found) != len(expected):
+        if not isinstance(actual, list) or len(actual) != len(expected):
             return "kind"
-        return _first(difference(a, b) for a, b in zip(found, expected, strict=True))
-    got, want = as_array(found), np.asarray(expected)
+        return _first(difference(a, b) for a, b in zip(actual, expected, strict=True))
+    got, want = as_array(actual), np.asarray(expected)
     if got is None:
         return "kind"
     if got.shape != want.shape:
@@ -46,26 +46,26 @@ def difference(found: Any, expected: Any) -> str:
     return "" if close.all() else "numbers"
 
 
-def _first(found: Any) -> str:
-    return next((one for one in found if one), "")
+def _first(kinds: Any) -> str:
+    return next((kind for kind in kinds if kind), "")
 
 
-def as_array(found: Any) -> np.ndarray | None:
+def as_array(value: Any) -> np.ndarray | None:
     """Return a result, which may be a list of numbers, as an array; None if it is not numeric."""
-    if isinstance(found, np.ndarray):
-        return found
-    if found is None or isinstance(found, NonArray | dict):
+    if isinstance(value, np.ndarray):
+        return value
+    if value is None or isinstance(value, NonArray | dict):
         return None
     try:
-        array = np.asarray(found)
+        array = np.asarray(value)
     except ValueError:
         return None
     return array if array.dtype.kind in "biuf" else None
 
 
-def factor(found: Any, expected: Any) -> float | None:
+def factor(actual: Any, expected: Any) -> float | None:
     """Return the factor by which a result is too large, if it is the same for all elements."""
-    got, want = _flat(found), _flat(expected)
+    got, want = _flat(actual), _flat(expected)
     if got is None or want is None or got.shape != want.shape or not np.isfinite(got).all():
         return None
     power = float(want @ want)
@@ -81,9 +81,9 @@ def _flat(value: Any) -> np.ndarray | None:
     if isinstance(value, Mapping):
         value = list(value.values())
     if isinstance(value, list | tuple):
-        parts = [_flat(one) for one in value]
-        found = [part for part in parts if part is not None]
-        return np.concatenate(found) if found and len(found) == len(parts) else None
+        parts = [_flat(item) for item in value]
+        arrays = [part for part in parts if part is not None]
+        return np.concatenate(arrays) if arrays and len(arrays) == len(parts) else None
     array = as_array(value)
     return None if array is None else array.astype(np.float64).reshape(-1)
 
@@ -92,7 +92,7 @@ def shown(value: Any, beside: Any = None) -> str:
     """Format a value briefly; for a large array, the first entry that differs from `beside`."""
     if isinstance(value, Mapping):
         twins = beside if isinstance(beside, Mapping) else {}
-        pairs = [(one, twins.get(key)) for key, one in value.items()]
+        pairs = [(item, twins.get(key)) for key, item in value.items()]
         parts = [f"{key}: {shown(*pair)}" for key, pair in zip(value, pairs, strict=True)]
         return "{" + _parts(parts, pairs) + "}"
     if isinstance(value, list | tuple) and as_array(value) is None:
@@ -110,19 +110,19 @@ def shown(value: Any, beside: Any = None) -> str:
     return _cut(f"{number} at {place} of shape {array.shape}")
 
 
-def shapes(found: Any, expected: Any, part: str = "") -> tuple[str, str] | None:
+def shapes(actual: Any, expected: Any, part: str = "") -> tuple[str, str] | None:
     """Return the expected and the found shape as text, if they differ."""
-    if difference(found, expected) != "shape":
+    if difference(actual, expected) != "shape":
         return None
     if isinstance(expected, Mapping):
-        pairs = [(str(key), found[str(key)], one) for key, one in expected.items()]
+        pairs = [(str(key), actual[str(key)], item) for key, item in expected.items()]
     elif isinstance(expected, list | tuple):
         pairs = [
-            (f"{part}[{i}]", a, b) for i, (a, b) in enumerate(zip(found, expected, strict=True))
+            (f"{part}[{i}]", a, b) for i, (a, b) in enumerate(zip(actual, expected, strict=True))
         ]
     else:
         name = f"{part}: " if part else ""
-        return f"{name}shape {np.shape(expected)}", f"{name}shape {np.shape(found)}"
+        return f"{name}shape {np.shape(expected)}", f"{name}shape {np.shape(actual)}"
     return next((both for name, a, b in pairs if (both := shapes(a, b, name))), None)
 
 
@@ -146,18 +146,18 @@ def _parts(shown_: list[str], pairs: list[tuple[Any, Any]]) -> str:
     return f"{before}{shown_[off]}{after}"
 
 
-def _differ(one: Any, twin: Any) -> bool:
-    if isinstance(one, Mapping | list | tuple) or isinstance(twin, Mapping | list | tuple):
-        return not same(_plain(one), _plain(twin))
-    array, other = as_array(one), as_array(twin)
-    return array is None or other is None or bool(difference(array, other))
+def _differ(value: Any, twin: Any) -> bool:
+    if isinstance(value, Mapping | list | tuple) or isinstance(twin, Mapping | list | tuple):
+        return not same(_plain(value), _plain(twin))
+    array, twin_array = as_array(value), as_array(twin)
+    return array is None or twin_array is None or bool(difference(array, twin_array))
 
 
 def _plain(value: Any) -> Any:
     """Convert keys to strings and sequences to lists, as in results from the sandbox."""
     if isinstance(value, Mapping):
-        return {str(key): _plain(one) for key, one in value.items()}
-    return [_plain(one) for one in value] if isinstance(value, list | tuple) else value
+        return {str(key): _plain(item) for key, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def _numbers(array: Any) -> str:

@@ -66,8 +66,8 @@ def of_error(error: Mapping[str, Any], function: str = "") -> str:
         return "refused"
     for pattern, name in ERRORS:
         if re.search(pattern, text, re.MULTILINE):
-            own = re.search(rf"\b{re.escape(function)}\(\)", text) if function else None
-            if name == "signature" and not own:
+            names_function = re.search(rf"\b{re.escape(function)}\(\)", text) if function else None
+            if name == "signature" and not names_function:
                 continue
             return name
     return "raises"
@@ -106,17 +106,17 @@ def of_numbers(
 ) -> str:
     """Return the pitfall of wrong results: sizes, found and expected result for each run."""
     wrong = [
-        (sizes, found, expected, known)
-        for (sizes, found, expected), known in zip(outcomes, mistakes, strict=True)
-        if not compare.same(found, expected)
+        (sizes, result, expected, known)
+        for (sizes, result, expected), known in zip(outcomes, mistakes, strict=True)
+        if not compare.same(result, expected)
     ]
     for name in {name: None for _, _, _, known in wrong for name in known}:
         if all(name in k and compare.same(f, k[name]) for _, f, _, k in wrong):
             return name.partition("--")[0]
-    _, found, expected, _ = wrong[-1]
-    kind = compare.difference(found, expected)
+    _, result, expected, _ = wrong[-1]
+    kind = compare.difference(result, expected)
     alone = any(math.prod(s.values()) == 1 for s, *_ in wrong)
-    if found is None:
+    if result is None:
         return "not-started"
     if kind == "kind":
         return "not-an-array"
@@ -156,16 +156,18 @@ def met(what: str, facts: Mapping[str, Any], sizes: Mapping[str, int]) -> bool:
     if what.startswith("not "):
         return not met(what.removeprefix("not "), facts, sizes)
     count = math.prod(sizes.values())
-    maps = [one for one in facts.get("shard_maps", ()) if math.prod(one["mesh"].values()) >= count]
+    maps = [
+        entry for entry in facts.get("shard_maps", ()) if math.prod(entry["mesh"].values()) >= count
+    ]
     if what == "shard_map":
         return bool(maps)
     if what == "split":
-        return any(one["split"] for one in maps)
+        return any(entry["split"] for entry in maps)
     if what.startswith("split:"):
-        return any(what.removeprefix("split:") in one["split"] for one in maps)
+        return any(what.removeprefix("split:") in entry["split"] for entry in maps)
     if what == "unchecked":
-        return any(not one["checked"] for one in maps)
+        return any(not entry["checked"] for entry in maps)
     if what == "vmap":
         return bool(facts.get("vmaps"))
-    used = {one["name"] for m in facts.get("shard_maps", ()) for one in m["collectives"]}
+    used = {entry["name"] for m in facts.get("shard_maps", ()) for entry in m["collectives"]}
     return bool(used & set(what.split("|")))

@@ -19,7 +19,6 @@ judge's own process, so a folder of exercises must be as trustworthy as a Python
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import functools
 import importlib.util
 import re
@@ -30,7 +29,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from .._base.errors import ShardwiseError, explain_error
+from .._base.errors import ShardwiseError, did_you_mean
 from .pitfalls import COMMON, Pitfall
 
 OWN = Path(__file__).parent / "exercises"
@@ -139,24 +138,22 @@ def load_all(folder: Path | None = None) -> list[Exercise]:
     root = folder or OWN
     if not root.is_dir():
         raise ShardwiseError(
-            explain_error(
-                "there is no such folder",
-                where=f"--exercises {root}",
-                remedy="name a folder of exercises, or leave it out for those of shardwise.",
-            )
+            "there is no such folder",
+            where=f"--exercises {root}",
+            remedy="name a folder of exercises, or leave it out for those of shardwise.",
         )
-    found = [load(path) for path in sorted(root.iterdir()) if (path / "exercise.toml").is_file()]
-    if not found:
+    exercises = [
+        load(path) for path in sorted(root.iterdir()) if (path / "exercise.toml").is_file()
+    ]
+    if not exercises:
         raise ShardwiseError(
-            explain_error(
-                "there are no exercises here",
-                where=str(root),
-                rule="An exercise is a folder such as 01_name with an exercise.toml.",
-                remedy="name the folder that holds them, or leave --exercises out for those of "
-                "shardwise.",
-            )
+            "there are no exercises here",
+            where=str(root),
+            rule="An exercise is a folder such as 01_name with an exercise.toml.",
+            remedy="name the folder that holds them, or leave --exercises out for those of "
+            "shardwise.",
         )
-    names = [one.name for one in found]
+    names = [exercise.name for exercise in exercises]
     for name in names:
         if names.count(name) > 1:
             raise _damaged(
@@ -165,7 +162,7 @@ def load_all(folder: Path | None = None) -> list[Exercise]:
                 "The name behind the number is how an exercise is asked for.",
                 "give one of the two folders another name.",
             )
-    return found
+    return exercises
 
 
 def load(folder: Path) -> Exercise:
@@ -188,9 +185,9 @@ def load(folder: Path) -> Exercise:
             'title = "..." on a line of its own.',
         ) from error
     _check_keys(folder, data)
-    own = {
-        name: Pitfall(name, one["title"], one["text"].strip(), one.get("hint", "").strip())
-        for name, one in data.get("pitfalls", {}).items()
+    pitfalls = {
+        name: Pitfall(name, entry["title"], entry["text"].strip(), entry.get("hint", "").strip())
+        for name, entry in data.get("pitfalls", {}).items()
     }
     return Exercise(
         folder=folder,
@@ -202,31 +199,31 @@ def load(folder: Path) -> Exercise:
         form=data["form"],
         meshes=tuple(_meshes(data)),
         requires=tuple((str(a), str(b)) for a, b in data.get("requires", [])),
-        pitfalls=own,
+        pitfalls=pitfalls,
         needs=tuple(data.get("needs", ())),
     )
 
 
-def _text(found: Any) -> bool:
-    return isinstance(found, str)
+def _text(value: Any) -> bool:
+    return isinstance(value, str)
 
 
-def _size(found: Any) -> bool:
-    return type(found) is int and found > 0
+def _size(value: Any) -> bool:
+    return type(value) is int and value > 0
 
 
-def _mesh(found: Any) -> bool:
-    return _size(found) or _of(dict, _size)(found)
+def _mesh(value: Any) -> bool:
+    return _size(value) or _of(dict, _size)(value)
 
 
-def _pair(found: Any) -> bool:
-    return _of(list, _text)(found) and len(found) == 2
+def _pair(value: Any) -> bool:
+    return _of(list, _text)(value) and len(value) == 2
 
 
 def _of(kind: type, each: Callable[[Any], bool]) -> Callable[[Any], bool]:
     """Return whether a value is a list, or a table, of such elements."""
-    return lambda found: (
-        isinstance(found, kind) and all(map(each, found.values() if kind is dict else found))
+    return lambda value: (
+        isinstance(value, kind) and all(map(each, value.values() if kind is dict else value))
     )
 
 
@@ -249,22 +246,21 @@ def _check_keys(folder: Path, data: Mapping[str, Any]) -> None:
         rule = "The title is what learners see in the list."
         raise _damaged(where, "'title' is missing", rule, 'title = "A sum over all devices"')
     if data.get("form") not in [*FORMS]:
-        found = f"form = {data['form']!r}" if "form" in data else "'form' is missing"
+        problem = f"form = {data['form']!r}" if "form" in data else "'form' is missing"
         ways = "; ".join(f"{form} ({how})" for form, how in FORMS.items())
         rule = f"It says how the function is run: {ways}."
-        raise _damaged(where, found, rule, 'form = "mesh", or another of these.')
+        raise _damaged(where, problem, rule, 'form = "mesh", or another of these.')
     for key in data:
         if key not in KEYS:
-            near = difflib.get_close_matches(key, KEYS, n=1)
-            remedy = f"did you mean {near[0]!r}?" if near else "take it out."
+            remedy = did_you_mean(key, KEYS) or "take it out."
             rule = f"Known are {', '.join(sorted(KEYS))}."
             raise _damaged(where, f"{key!r} is not known", rule, remedy)
         fits, example = KEYS[key]
         if not fits(data[key]):
             rule = "Each key has values of one kind."
             raise _damaged(where, f"{key} = {data[key]!r}", rule, f"{example}, for example.")
-    for name, one in data.get("pitfalls", {}).items():
-        if not {"title", "text"} <= set(one):
+    for name, pitfall in data.get("pitfalls", {}).items():
+        if not {"title", "text"} <= set(pitfall):
             rule = "A verdict shows both."
             remedy = f'under [pitfalls.{name}]: title = "..." and text = "...".'
             raise _damaged(where, f"pitfall {name!r} lacks a title or a text", rule, remedy)
@@ -273,28 +269,25 @@ def _check_keys(folder: Path, data: Mapping[str, Any]) -> None:
 def _meshes(data: Mapping[str, Any]) -> Sequence[Mapping[str, int]]:
     if data["form"] == "answer":
         return [{"data": 1}]
-    given = data.get("meshes", [1, 2, 4, 8])
-    return [dict(one) if isinstance(one, Mapping) else {"data": one} for one in given]
+    meshes = data.get("meshes", [1, 2, 4, 8])
+    return [dict(mesh) if isinstance(mesh, Mapping) else {"data": mesh} for mesh in meshes]
 
 
 def find(exercises: Sequence[Exercise], name: str) -> Exercise:
     """Return the exercise with this name, number or file."""
-    wanted = Path(name).stem if name.endswith(".py") else name
-    for one in exercises:
-        if wanted in (one.name, one.file_name.removesuffix(".py"), str(one.number)):
-            return one
-        if wanted.isdecimal() and int(wanted) == one.number:
-            return one
-    names = [one.name for one in exercises]
-    near = difflib.get_close_matches(wanted, names, n=1, cutoff=0.5)
+    stem = Path(name).stem if name.endswith(".py") else name
+    for exercise in exercises:
+        if stem in (exercise.name, exercise.file_name.removesuffix(".py"), str(exercise.number)):
+            return exercise
+        if stem.isdecimal() and int(stem) == exercise.number:
+            return exercise
+    names = [exercise.name for exercise in exercises]
     raise ShardwiseError(
-        explain_error(
-            f"there is no exercise {name!r}",
-            where="shardwise practice",
-            remedy=f"did you mean {near[0]!r}?" if near else "shardwise practice list names them.",
-        )
+        f"there is no exercise {name!r}",
+        where="shardwise practice",
+        remedy=did_you_mean(stem, names, 0.5) or "shardwise practice list names them.",
     )
 
 
 def _damaged(where: Path, what: str, rule: str, remedy: str = "") -> ShardwiseError:
-    return ShardwiseError(explain_error(what, where=str(where), rule=rule, remedy=remedy))
+    return ShardwiseError(what, where=str(where), rule=rule, remedy=remedy)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from .._base.durable.files import write_whole
-from .._base.errors import ShardwiseError, explain_error
+from .._base.errors import ShardwiseError
 from .exercise import Exercise, load_all
 from .verdict import Judgement
 
@@ -45,21 +45,21 @@ class Folder:
     @classmethod
     def start(cls, path: Path, source: Path | None) -> tuple[Folder, list[Exercise]]:
         """Write the exercises into a folder, except for files that are not empty."""
-        made = cls(path, [], source.resolve() if source else None)
+        folder = cls(path, [], source.resolve() if source else None)
         if os.path.exists(path / STATE):  # False for a folder without read permission
-            made._read()
-        made.exercises = load_all(made.source)
+            folder._read()
+        folder.exercises = load_all(folder.source)
         try:
             path.mkdir(parents=True, exist_ok=True)
-            new = [one for one in made.exercises if _is_empty(made.file(one))]
-            for one in new:
-                write_whole(made.file(one), one.start.encode())
+            new = [exercise for exercise in folder.exercises if _is_empty(folder.file(exercise))]
+            for exercise in new:
+                write_whole(folder.file(exercise), exercise.start.encode())
             if _is_empty(path / "README.md"):
                 write_whole(path / "README.md", README.encode())
         except OSError as error:
             raise _cannot(path, error) from error
-        made.save()
-        return made, new
+        folder.save()
+        return folder, new
 
     @staticmethod
     def above(path: Path) -> Path | None:
@@ -70,26 +70,24 @@ class Folder:
     @classmethod
     def source_of(cls, path: Path) -> Path | None:
         """Return the exercises that the practice folder at or above `path` uses, if not ours."""
-        found = cls(cls.above(path) or path, [])
-        found._read()
-        return found.source
+        folder = cls(cls.above(path) or path, [])
+        folder._read()
+        return folder.source
 
     @classmethod
     def find(cls, path: Path, source: Path | None = None) -> Folder:
         """Load the practice folder at `path`, or the nearest one above it."""
         if place := cls.above(path):
-            found = cls(place, [], source)
-            found._read()
-            found.source = source or found.source
-            found.exercises = load_all(found.source)
-            return found
+            folder = cls(place, [], source)
+            folder._read()
+            folder.source = source or folder.source
+            folder.exercises = load_all(folder.source)
+            return folder
         raise ShardwiseError(
-            explain_error(
-                "this is not a practice folder",
-                where=str(path),
-                rule="A practice folder is made once and then worked in.",
-                remedy="shardwise practice start, then cd practice.",
-            )
+            "this is not a practice folder",
+            where=str(path),
+            rule="A practice folder is made once and then worked in.",
+            remedy="shardwise practice start, then cd practice.",
         )
 
     # --- files
@@ -107,35 +105,37 @@ class Folder:
 
     def reset(self, exercise: Exercise) -> Path | None:
         """Restart an exercise; return the path of the backup of a modified file."""
-        file, kept = self.file(exercise), None
+        file, backup = self.file(exercise), None
         try:
             if file.exists() and self.text(exercise) != exercise.start:
-                kept = _free(file)
-                file.rename(kept)
+                backup = _free(file)
+                file.rename(backup)
             write_whole(file, exercise.start.encode())
         except OSError as error:
-            if kept is not None:
+            if backup is not None:
                 with contextlib.suppress(OSError):
-                    kept.rename(file)
+                    backup.rename(file)
             raise _cannot(file, error) from error
         self.refresh()
         self.solved.pop(exercise.name, None)
         self.hinted.pop(exercise.name, None)
         self.save()
-        return kept
+        return backup
 
     # --- progress
 
     @property
     def current(self) -> Exercise | None:
         """The first exercise that is not done."""
-        return next((one for one in self.exercises if one.name not in self.solved), None)
+        return next(
+            (exercise for exercise in self.exercises if exercise.name not in self.solved), None
+        )
 
     @property
     def unjudged(self) -> list[Exercise]:
         """The exercises that are not done and whose files were edited."""
-        open_ = [one for one in self.exercises if one.name not in self.solved]
-        return [one for one in open_ if self.text(one) not in ("", one.start)]
+        open_ = [exercise for exercise in self.exercises if exercise.name not in self.solved]
+        return [exercise for exercise in open_ if self.text(exercise) not in ("", exercise.start)]
 
     def refresh(self) -> None:
         """Reload the progress, which `judge` may have changed while the watcher runs."""
@@ -186,16 +186,14 @@ class Folder:
             data: Any = json.loads(file.read_text(encoding="utf-8"))
             self.solved = {str(k): str(v) for k, v in data["solved"].items()}
             self.hinted = {str(k): int(v) for k, v in data["hints"].items()}
-            kept = data.get("exercises")
-            self.source = self.source or (Path(kept) if kept else None)
+            source = data.get("exercises")
+            self.source = self.source or (Path(source) if source else None)
         except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
             raise ShardwiseError(
-                explain_error(
-                    f"the progress cannot be read ({type(error).__name__})",
-                    where=str(file),
-                    rule="It is JSON that shardwise writes.",
-                    remedy="delete the file; the exercises stay as they are.",
-                )
+                f"the progress cannot be read ({type(error).__name__})",
+                where=str(file),
+                rule="It is JSON that shardwise writes.",
+                remedy="delete the file; the exercises stay as they are.",
             ) from error
 
 
@@ -210,10 +208,10 @@ def about_hints(exercise: Exercise) -> str:
 def stamp(file: Path) -> tuple[int, int] | None:
     """Return the modification time and the size of a file; None if there is no file."""
     try:
-        found = file.stat()
+        status = file.stat()
     except OSError:
         return None
-    return found.st_mtime_ns, found.st_size
+    return status.st_mtime_ns, status.st_size
 
 
 def _is_empty(file: Path) -> bool:
@@ -228,9 +226,7 @@ def _free(file: Path) -> Path:
 
 def _cannot(path: Path, error: OSError) -> ShardwiseError:
     return ShardwiseError(
-        explain_error(
-            f"it cannot be written ({error.strerror})",
-            where=str(path),
-            remedy="name a folder that may be written to: shardwise practice start DIR.",
-        )
+        f"it cannot be written ({error.strerror})",
+        where=str(path),
+        remedy="name a folder that may be written to: shardwise practice start DIR.",
     )

@@ -19,7 +19,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from .._base.errors import ShardwiseError, explain_error
+from .._base.errors import ShardwiseError
 from . import compare, confirm, diagnose
 from .cases import ExerciseCase, cases, job
 from .exercise import Exercise
@@ -81,14 +81,14 @@ class Judge:
         began = time.monotonic()
         seed = int.from_bytes(os.urandom(4), "little") if seed is None else seed
         self.sandbox.hide(exercise.folder)
-        made = _Making(self, exercise, source, file or exercise.file_name, seed)
+        making = _Making(self, exercise, source, file or exercise.file_name, seed)
         try:
-            found = made.judgement()
+            judgement = making.judgement()
         except ShardwiseError:
             raise
         except Exception as error:
-            found = made.failed(error)
-        return dataclasses.replace(found, seconds=time.monotonic() - began, seed=seed)
+            judgement = making.failed(error)
+        return dataclasses.replace(judgement, seconds=time.monotonic() - began, seed=seed)
 
 
 def read(file: Path) -> str:
@@ -121,11 +121,9 @@ def _bytes(file: Path) -> bytes:
 
 def _unreadable(file: Path, why: str) -> ShardwiseError:
     return ShardwiseError(
-        explain_error(
-            f"it cannot be read ({why})",
-            where=visible(str(file)),
-            remedy="name the Python file with the solution.",
-        )
+        f"it cannot be read ({why})",
+        where=visible(str(file)),
+        remedy="name the Python file with the solution.",
     )
 
 
@@ -142,7 +140,7 @@ class _Making:
         self.cases = cases(self.exercise, self.seed, self.judge.sandbox)
         jobs = [job(self.exercise, case.sizes, case.args, "run") for case in self.cases]
         self.ran = self.judge.sandbox.run(jobs, self.source, self.name)
-        self.cpu = sum(one.cpu for one in self.ran)
+        self.cpu = sum(ran.cpu for ran in self.ran)
         for error in map(_error, self.ran):
             if error.get("type") == "Missing":
                 return self._judgement(NOT_RUN, (), reason=error["message"])
@@ -151,7 +149,7 @@ class _Making:
                 return self._judgement(
                     NOT_RUN, (), reason=reason, line=self._line(error.get("line", 0))
                 )
-        self.values = [(one.data or {}).get("value") for one in self.ran]
+        self.values = [(ran.data or {}).get("value") for ran in self.ran]
         runs = tuple(map(self._run, self.cases, self.ran, self.values))
         name, reason, line = self._pitfall(runs)
         if not name and self.judge.confirming != "never":
@@ -163,13 +161,13 @@ class _Making:
     def _unconfirmed(self) -> tuple[str, str]:
         """Return the pitfall, and the reason, of a solution that only seems to be right."""
         try:
-            found = confirm.pitfall(
+            pitfall = confirm.pitfall(
                 self.exercise, self.cases, self.judge.sandbox, self.source, self.name, self.seed
             )
         except confirm.Untraced as error:
             lenient = self.judge.confirming == "where possible"
             return ("", "") if lenient else ("unconfirmed", str(error))
-        return found
+        return pitfall
 
     def _run(self, case: ExerciseCase, ran: Ran, value: Any) -> SolutionRun:
         unit = UNIT[self.exercise.form]
@@ -190,7 +188,7 @@ class _Making:
 
     def _pitfall(self, runs: Sequence[SolutionRun]) -> tuple[str, str, int]:
         """Return the name of the pitfall (empty if all is right), the reason, and the line or 0."""
-        for ran in sorted(self.ran, key=lambda one: one.skipped):
+        for ran in sorted(self.ran, key=lambda ran_: ran_.skipped):
             if ended := diagnose.of_ending(ran):
                 return *ended, 0
             if _error(ran).get("type") == "Judge":
@@ -213,8 +211,8 @@ class _Making:
 
     def _advised(self, words: str) -> str:
         """Return JAX's message, with a warning if it advises turning its check off."""
-        wanted = any(what == "unchecked" for what, _ in self.exercise.requires)
-        if wanted or "check_vma=False" not in words:
+        allowed = any(what == "unchecked" for what, _ in self.exercise.requires)
+        if allowed or "check_vma=False" not in words:
             return words
         return f"{words}\n\n{KEEP_THE_CHECK}"
 
@@ -225,8 +223,8 @@ class _Making:
 
     def _renamed(self, name: str) -> str:
         """Return the exercise's own name for a common pitfall, from `SAME` in its task.py."""
-        own = getattr(self.exercise.task, "SAME", {})
-        return own.get(name, name)
+        same = getattr(self.exercise.task, "SAME", {})
+        return same.get(name, name)
 
     def _noticed(self) -> tuple[str, str, int] | None:
         notice = getattr(self.exercise.task, "notice", None)
@@ -234,19 +232,19 @@ class _Making:
             return None
         for case, ran in zip(self.cases, self.ran, strict=True):
             facts = {**_facts(ran), "finished": not _error(ran), "source": self.source}
-            if found := notice(facts, dict(case.sizes), *case.args):
-                name, line = found if isinstance(found, tuple) else (found, 0)
+            if pitfall := notice(facts, dict(case.sizes), *case.args):
+                name, line = pitfall if isinstance(pitfall, tuple) else (pitfall, 0)
                 return name, "", int(line)
         return None
 
     def _lacking(self) -> str:
         pairs = list(zip(self.cases, self.ran, strict=True))
         several = [(c, r) for c, r in pairs if math.prod(c.sizes.values()) > 1] or pairs
-        found = (
+        pitfalls = (
             diagnose.of_requirements(self.exercise, _facts(ran), case.sizes)
             for case, ran in several
         )
-        return next((name for name in found if name), "")
+        return next((name for name in pitfalls if name), "")
 
     def _wrong(
         self, runs: tuple[SolutionRun, ...], name: str, reason: str, number: int
@@ -257,11 +255,11 @@ class _Making:
         worth = self.judge.look and _worth_a_look(name) and (spread or self.exercise.form == "mesh")
         looked = self._look(runs, refused) if worth else None
         number = 0 if refused and looked else number
-        line, on, held = number, "", ()
+        line, on, values = number, "", ()
         if looked:
-            line, on, held = seen_at(looked, number)
+            line, on, values = seen_at(looked, number)
         elif self.exercise.form == "shards" and len(self.ran) > 1 and _facts(self.ran[1]):
-            on, held = seen_in_loop(_facts(self.ran[1]), self.cases[1].sizes)
+            on, values = seen_in_loop(_facts(self.ran[1]), self.cases[1].sizes)
         return self._judgement(
             WRONG,
             runs,
@@ -269,14 +267,14 @@ class _Making:
             reason=reason,
             line=self._line(line),
             held_on=on,
-            held=held,
+            held=values,
             hint=self._hint(pitfall, fix_in(looked)),
         )
 
     def _hint(self, pitfall: Pitfall, fix: str) -> str:
         """Return the hint for a pitfall; for an unspecific pitfall, prefer a verified fix."""
-        own = [pitfall.hint, fix, *self.exercise.hints]
-        return next(filter(None, [fix, *own] if pitfall.name in ANY_MISTAKE else own), "")
+        hints = [pitfall.hint, fix, *self.exercise.hints]
+        return next(filter(None, [fix, *hints] if pitfall.name in ANY_MISTAKE else hints), "")
 
     def _look(self, runs: tuple[SolutionRun, ...], refused: bool) -> dict[str, Any] | None:
         """Inspect the values on the smallest mesh of several devices with a wrong result.
@@ -312,7 +310,7 @@ class _Making:
         return self._judgement(NOT_RUN, (), reason=reason)
 
     def _judgement(self, status: str, runs: tuple[SolutionRun, ...], **more: Any) -> Judgement:
-        printed = next((one.printed for one in getattr(self, "ran", ()) if one.printed), "")
+        printed = next((ran.printed for ran in getattr(self, "ran", ()) if ran.printed), "")
         return Judgement(
             exercise=self.exercise.name,
             title=self.exercise.title,

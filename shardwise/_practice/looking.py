@@ -27,9 +27,9 @@ def seen_at(looked: Mapping[str, Any], line: int) -> tuple[int, str, tuple[Devic
 
 def fix_in(looked: Mapping[str, Any] | None) -> str:
     """Return the description of a verified fix, if one was found."""
-    fixes = (one["fix"] for one in (looked or {}).get("findings", ()) if "fix" in one)
-    found = next((str(fix["description"]) for fix in fixes), "")
-    return f"{found[:1].upper()}{found[1:]}." if found else ""
+    fixes = (finding["fix"] for finding in (looked or {}).get("findings", ()) if "fix" in finding)
+    description = next((str(fix["description"]) for fix in fixes), "")
+    return f"{description[:1].upper()}{description[1:]}." if description else ""
 
 
 def seen_in_loop(
@@ -37,8 +37,8 @@ def seen_in_loop(
 ) -> tuple[str, tuple[DeviceValues, ...]]:
     """Return the shapes that the model saw in each call, for a loop over shards."""
     on = ", ".join(f"{size} {name}" for name, size in sizes.items())
-    rows = [(f"init, line {int(one['line'])}", str(one["shape"])) for one in facts["inits"]]
-    rows += [(f"call, line {int(one['line'])}", str(one["shape"])) for one in facts["calls"]]
+    rows = [(f"init, line {int(call['line'])}", str(call["shape"])) for call in facts["inits"]]
+    rows += [(f"call, line {int(call['line'])}", str(call["shape"])) for call in facts["calls"]]
     more = [("", f"and {len(rows) - ROWS} more")] if len(rows) > ROWS else []
     return on, (
         DeviceValues("the shapes that the model saw", (*rows[:ROWS], *more)),
@@ -47,9 +47,9 @@ def seen_in_loop(
 
 def _blamed(looked: Mapping[str, Any], steps: Sequence[Mapping[str, Any]]) -> int:
     """Return the line that `check` names, or that of the last collective, or of the last value."""
-    own = {s["where"]["line"] for s in steps}
-    for finding in sorted(looked.get("findings", ()), key=lambda one: not one["certain"]):
-        if finding["where"]["line"] in own or finding["where"]["line"]:
+    lines = {s["where"]["line"] for s in steps}
+    for finding in sorted(looked.get("findings", ()), key=lambda finding: not finding["certain"]):
+        if finding["where"]["line"] in lines or finding["where"]["line"]:
             return int(finding["where"]["line"])
     collectives = [s for s in steps if s["kind"] == "collective" and not s["backward"]]
     inside = [s for s in steps if s["kind"] in ("value", "collective")]
@@ -95,7 +95,7 @@ def _numbers(group: Mapping[str, Any]) -> str:
     if "values" in group:
         text = _plain(group["values"])
     else:
-        first = ", ".join(_plain(one) for one in group["first"][:4])
+        first = ", ".join(_plain(number) for number in group["first"][:4])
         text = f"from {_plain(group['min'])} to {_plain(group['max'])}: {first}, ..."
     return text if len(text) <= 64 else text[:60] + " ..."
 

@@ -11,7 +11,7 @@ def visible(text: str) -> str:
     These include terminal escapes, carriage returns, bidirectional marks and lone surrogates,
     which cannot be encoded.
     """
-    return "".join(one if one.isprintable() or one in KEPT else _escaped(one) for one in text)
+    return "".join(char if char.isprintable() or char in KEPT else _escaped(char) for char in text)
 
 
 def _escaped(character: str) -> str:

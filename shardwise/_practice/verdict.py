@@ -7,21 +7,18 @@ import textwrap
 from collections.abc import Mapping
 from typing import Any
 
+from .._base.plain import Plain
 from .pitfalls import Pitfall
 
 RIGHT, WRONG, NOT_RUN = "right", "wrong", "could not run"
 
 
 @dataclasses.dataclass(frozen=True)
-class Line:
+class Line(Plain):
     """A line of the learner's file."""
 
     number: int
     text: str
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the line as plain data."""
-        return {"number": self.number, "text": self.text}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,7 +69,7 @@ class DeviceValues:
 
 
 @dataclasses.dataclass(frozen=True)
-class Judgement:
+class Judgement(Plain):
     """The verdict on one solution."""
 
     exercise: str
@@ -102,26 +99,14 @@ class Judgement:
     def to_dict(self) -> dict[str, Any]:
         """Return the verdict as plain data."""
         return {
-            "exercise": self.exercise,
-            "title": self.title,
-            "file": self.file,
-            "status": self.status,
+            **super().to_dict(),
             "ok": self.ok,
-            "runs": [run.to_dict() for run in self.runs],
             "table": [
                 {"title": title, "ok": ok, "expected": expected, "found": found}
                 for title, ok, expected, found in self.table()
             ],
-            "pitfall": self.pitfall.to_dict() if self.pitfall else None,
-            "reason": self.reason,
-            "line": self.line.to_dict() if self.line else None,
-            "held_on": self.held_on,
-            "held": [one.to_dict() for one in self.held],
-            "hint": self.hint,
-            "printed": self.printed,
             "seconds": round(self.seconds, 2),
             "cpu": round(self.cpu, 2),
-            "seed": self.seed,
         }
 
     def table(self) -> list[tuple[str, bool, str, str]]:
@@ -159,7 +144,7 @@ class Judgement:
             # Results and errors are never cut: they get lines of their own.
             parts = [f"expected {expected}", f"found {found}"] if expected else [found]
             lines.append((line, style))
-            lines += [one for part in parts for one in _wrapped(part, room, style, "    ")]
+            lines += [line_ for part in parts for line_ in _wrapped(part, room, style, "    ")]
         return lines
 
     def text(self, width: int = 80) -> str:
@@ -168,31 +153,31 @@ class Judgement:
 
     def lines(self, width: int = 80) -> list[tuple[str, str]]:
         """Return the lines of the verdict, each with its style."""
-        found: list[tuple[str, str]] = []
+        lines: list[tuple[str, str]] = []
         style = {RIGHT: "right", WRONG: "wrong"}.get(self.status, "warn")
-        found.append((f"{self.exercise}: {self.status}", f"{style} head"))
-        found += self._table(width)
+        lines.append((f"{self.exercise}: {self.status}", f"{style} head"))
+        lines += self._table(width)
         if self.pitfall is not None:
-            found.append(("", ""))
-            found += _wrapped(f"{self.pitfall.title} [{self.pitfall.name}]", width, "head")
-            found += _wrapped(self.pitfall.text, width, "", "  ")
+            lines.append(("", ""))
+            lines += _wrapped(f"{self.pitfall.title} [{self.pitfall.name}]", width, "head")
+            lines += _wrapped(self.pitfall.text, width, "", "  ")
         if self.reason:
-            found.append(("", ""))
+            lines.append(("", ""))
             for line in self.reason.splitlines():
-                found += _wrapped(line, width, "soft", "  ")
+                lines += _wrapped(line, width, "soft", "  ")
         if self.line is not None:
-            found += [("", ""), (f"  line {self.line.number}:  {self.line.text}", "code")]
-        for one in self.held:
-            found.append((f"  {one.value}, on {self.held_on}:", "soft"))
-            wide = max(len(device) for device, _ in one.rows)
-            found += [(f"    {device:<{wide}}  {holds}", "code") for device, holds in one.rows]
+            lines += [("", ""), (f"  line {self.line.number}:  {self.line.text}", "code")]
+        for value in self.held:
+            lines.append((f"  {value.value}, on {self.held_on}:", "soft"))
+            wide = max(len(device) for device, _ in value.rows)
+            lines += [(f"    {device:<{wide}}  {holds}", "code") for device, holds in value.rows]
         if self.printed.strip() and not self.ok:
-            found += [("", ""), ("  It printed:", "soft")]
-            found += [(f"    {line}", "soft") for line in self.printed.strip().splitlines()[:8]]
+            lines += [("", ""), ("  It printed:", "soft")]
+            lines += [(f"    {line}", "soft") for line in self.printed.strip().splitlines()[:8]]
         if self.hint:
-            found.append(("", ""))
-            found += _wrapped(f"Hint: {self.hint}", width, "hint")
-        return found
+            lines.append(("", ""))
+            lines += _wrapped(f"Hint: {self.hint}", width, "hint")
+        return lines
 
 
 def _wrapped(text: str, width: int, style: str, indent: str = "") -> list[tuple[str, str]]:

@@ -34,10 +34,10 @@ class Screen:
     def __init__(self, out: TextIO, colour: bool | None = None):
         self.out = out
         self.terminal = out.isatty()
-        wanted = (
+        in_colour = (
             self.terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
         )
-        self.colour = wanted if colour is None else colour
+        self.colour = in_colour if colour is None else colour
 
     @property
     def width(self) -> int:
@@ -51,7 +51,7 @@ class Screen:
 
     def line(self, text: str = "", style: str = "") -> None:
         """Write one line."""
-        codes = ";".join(CODES[one] for one in style.split() if one in CODES)
+        codes = ";".join(CODES[word] for word in style.split() if word in CODES)
         painted = f"\x1b[{codes}m{text}\x1b[0m" if codes and self.colour and text else text
         self.out.write(painted + "\n")
 
@@ -112,11 +112,11 @@ class Watch:
         if exercise is not self.at:
             self.at, self.hints = exercise, []
         self.note = ""
-        found, first = self._judged(exercise)
-        if found.ok:
+        judgement, first = self._judged(exercise)
+        if judgement.ok:
             self.note = self.shop.folder.onward(first)
         self.show()
-        if found.ok and self.shop.folder.current is not None:
+        if judgement.ok and self.shop.folder.current is not None:
             self.at, self.hints = self.shop.folder.current, []
 
     def _judged(self, exercise: Exercise) -> tuple[Judgement, bool]:
@@ -145,18 +145,20 @@ class Watch:
 
     def show(self) -> None:
         """Draw the whole screen."""
-        screen, one = self.screen, self.at
+        screen, exercise = self.screen, self.at
         self._header()
-        found = self.shop.verdicts.get(one.name)
-        if found is None:
-            screen.line(one.title, "head")
+        judgement = self.shop.verdicts.get(exercise.name)
+        if judgement is None:
+            screen.line(exercise.title, "head")
             screen.line()
-            for text in _wrap(one.statement.split("\n\n")[0], screen.width - 2):
+            for text in _wrap(exercise.statement.split("\n\n")[0], screen.width - 2):
                 screen.line(f"  {text}")
             screen.line()
-            screen.line(f"  Open {one.file_name} in your editor, read the text on top, and save.")
+            screen.line(
+                f"  Open {exercise.file_name} in your editor, read the text on top, and save."
+            )
         else:
-            screen.verdict(found)
+            screen.verdict(judgement)
         if self.note:
             screen.line()
             for text in _wrap(self.note, screen.width):
@@ -231,14 +233,17 @@ def listing(
 ) -> list[tuple[str, str]]:
     """Return the lines of a list of all exercises by topic, with the progress."""
     lines, topic = [], None
-    for one in exercises:
-        if one.topic != topic:
-            topic = one.topic
+    for item in exercises:
+        if item.topic != topic:
+            topic = item.topic
             lines.append((topic, "head"))
-        done = one.name in solved
-        mark = "x" if done else ">" if one is at else " "
+        done = item.name in solved
+        mark = "x" if done else ">" if item is at else " "
         lines.append(
-            (f"  [{mark}] {one.number:02} {one.name:<30} {one.title}", "right" if done else "")
+            (
+                f"  [{mark}] {item.number:02} {item.name:<30} {item.title}",
+                "right" if done else "",
+            )
         )
     return lines
 
@@ -247,9 +252,9 @@ def _meshes(exercise: Exercise) -> str:
     if exercise.form == "answer":
         return "its answer"
     unit = "shards" if exercise.form == "shards" else "devices"
-    if any(len(one) > 1 for one in exercise.meshes):
+    if any(len(mesh) > 1 for mesh in exercise.meshes):
         return f"{len(exercise.meshes)} meshes"
-    return ", ".join(str(next(iter(one.values()))) for one in exercise.meshes) + f" {unit}"
+    return ", ".join(str(next(iter(mesh.values()))) for mesh in exercise.meshes) + f" {unit}"
 
 
 def _wrap(text: str, width: int) -> list[str]:

@@ -31,7 +31,9 @@ class Workshop:
         self.judge.__exit__()
 
     def _look(self) -> dict[str, Any]:
-        return {one.name: stamp(self.folder.file(one)) for one in self.folder.exercises}
+        return {
+            exercise.name: stamp(self.folder.file(exercise)) for exercise in self.folder.exercises
+        }
 
     def changed(self) -> list[Exercise]:
         """Return the exercises whose files have been saved since the last call."""
@@ -45,18 +47,21 @@ class Workshop:
         """Judge the learner's file; return the verdict, and whether it is right the first time."""
         file = self.folder.file(exercise)
         try:
-            found = self.judge.judge(exercise, read(file), file.name)
+            judgement = self.judge.judge(exercise, read(file), file.name)
         except ShardwiseError as error:
-            found = Judgement(exercise.name, exercise.title, file.name, NOT_RUN, reason=str(error))
+            judgement = Judgement(
+                exercise.name, exercise.title, file.name, NOT_RUN, reason=str(error)
+            )
         except Exception as error:  # a bug in the judge must not stop the watcher
             reason = f"The judge failed on this file ({type(error).__name__}: {error})."
-            found = Judgement(exercise.name, exercise.title, file.name, NOT_RUN, reason=reason)
-        self.verdicts[exercise.name] = found
+            judgement = Judgement(exercise.name, exercise.title, file.name, NOT_RUN, reason=reason)
+        self.verdicts[exercise.name] = judgement
         try:
-            return found, self.folder.note(exercise, found)
+            return judgement, self.folder.note(exercise, judgement)
         except ShardwiseError as error:  # the verdict is valid even if it cannot be recorded
             self.verdicts[exercise.name] = dataclasses.replace(
-                found, reason=f"{found.reason}\nThe progress was not recorded. {error}".strip()
+                judgement,
+                reason=f"{judgement.reason}\nThe progress was not recorded. {error}".strip(),
             )
             return self.verdicts[exercise.name], False
 

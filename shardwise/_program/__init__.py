@@ -22,6 +22,7 @@ from .ir import collectives_in as collectives_in
 from .ir import is_sharded as is_sharded
 from .ir import like as like
 from .ir import pairs as pairs
+from .ir import shape_of as shape_of
 from .ir import twin as twin
 from .ir import walk as walk
 from .ir import with_bodies as with_bodies

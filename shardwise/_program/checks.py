@@ -31,10 +31,10 @@ def spec(spec: Any, where: LazyWhere) -> None:
             )
 
 
-def nested(spec: Any, taken: Set[str], where: LazyWhere) -> None:
+def nested(spec: Any, manual_axes: Set[str], where: LazyWhere) -> None:
     """Raise if a spec splits along an axis that an outer `shard_map` has split already."""
     entries = split_over(spec)
-    repeated = [name for entry in entries for name in entry if name in taken]
+    repeated = [name for entry in entries for name in entry if name in manual_axes]
     if repeated:
         raise UnsupportedError(
             f"a shard_map inside another one names mesh axis {repeated[0]!r} in {spec}, which "

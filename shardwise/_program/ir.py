@@ -185,6 +185,12 @@ class Collective(Op):
     params: dict[str, Any]
     groups: tuple[tuple[int, ...], ...] | None = None
 
+    @property
+    def sends(self) -> bool:
+        """Return whether anything goes to another device."""
+        pairs = self.params.get("perm")
+        return pairs is None or any(source != target for source, target in pairs)
+
     def __str__(self) -> str:
         names = [axis.name for axis in self.axes]
         axes = repr(names[0]) if len(names) == 1 else str(tuple(names))
@@ -295,6 +301,11 @@ def var_of(v: Any) -> Var:
 def outs_of(eqn: Any) -> list[Var]:
     """Return new values for the results of an equation."""
     return [var_of(v) for v in eqn.outvars]
+
+
+def shape_of(atom: Atom) -> tuple[int, ...]:
+    """Return the local shape of an operand."""
+    return tuple(np.shape(atom.value)) if isinstance(atom, Lit) else tuple(atom.shape)
 
 
 def like(atom: Atom) -> Var:

@@ -24,7 +24,7 @@ from . import work
 
 ACTIONS = ("flip", "flip", "flip", "cut", "delete")  # how often each is drawn
 SECONDS = 120
-HARMLESS, TOLD, REFUSED = "harmless", "told, and made good", "refused by name"
+HARMLESS, TOLD, REFUSED = "harmless", "reported and repaired", "clear error"
 SILENT, RAW, STUCK = "SILENT", "RAW", "STUCK"
 GOOD = (HARMLESS, TOLD, REFUSED)
 

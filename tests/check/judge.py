@@ -6,6 +6,7 @@ import dataclasses
 import functools
 
 import shardwise as sw
+from tests.support import check
 
 from .corpus import Pair
 
@@ -19,12 +20,12 @@ class Judgement:
     @functools.cached_property
     def wrong(self) -> sw.Verdict:
         """Of the wrong program."""
-        return sw.check(self.pair.wrong, *self.pair.args(), mesh=self.pair.mesh)
+        return check(self.pair.wrong, *self.pair.args(), mesh=self.pair.mesh)
 
     @functools.cached_property
     def right(self) -> sw.Verdict:
         """Of the right one."""
-        return sw.check(self.pair.right, *self.pair.args(), mesh=self.pair.mesh)
+        return check(self.pair.right, *self.pair.args(), mesh=self.pair.mesh)
 
     @property
     def faulted(self) -> bool:

@@ -69,7 +69,7 @@ def specials() -> Iterator[tuple[str, Callable[..., Any], tuple[Any, ...]]]:
 def runs(parts: list[str]) -> Iterator[tuple[str, Callable[[], Any]]]:
     """What to lift: a name, and a function that makes a new run of it."""
     from shardwise._analysis.check.options import expand
-    from shardwise._analysis.check.running import Run
+    from shardwise._analysis.lift.run import Run
     from shardwise._engine.tracing import Tracing
 
     from .corpus import pairs

@@ -7,9 +7,8 @@ import jax.numpy as jnp
 import pytest
 from jax import P, lax
 
-import shardwise as sw
 from shardwise._analysis.faults.powers import powers, size_words
-from tests.support import normal
+from tests.support import check, normal
 
 from .marks import line_of
 
@@ -44,7 +43,7 @@ EQUAL, UNEQUAL = {"dp": [1, 2, 4], "tp": [1, 2, 4]}, {"dp": [1, 4], "tp": [1, 2]
 @pytest.mark.parametrize("mesh", [EQUAL, UNEQUAL, {"dp": 4, "tp": 4}])
 @pytest.mark.parametrize("program", [output, gradients])
 def test_the_axis_does_not_depend_on_the_sizes(program, mesh):
-    verdict = sw.check(program, weights(normal(4, seed=3)), X, mesh=mesh)
+    verdict = check(program, weights(normal(4, seed=3)), X, mesh=mesh)
     first = verdict.findings[0]
     assert (first.code, first.where.line) == ("SW404", line_of(forward, "# counted"))
     assert "before the sum over 'tp'" in first.message
@@ -53,7 +52,7 @@ def test_the_axis_does_not_depend_on_the_sizes(program, mesh):
 
 @pytest.mark.parametrize("mesh", [EQUAL, UNEQUAL])
 def test_a_bias_of_zeros_hides_it_from_the_numbers_and_not_from_the_verdict(mesh):
-    verdict = sw.check(output, weights(jnp.zeros(4)), X, mesh=mesh)
+    verdict = check(output, weights(jnp.zeros(4)), X, mesh=mesh)
     assert verdict.ok
     assert "right as far as this could show" in str(verdict)
     (finding,) = verdict.findings
@@ -63,7 +62,7 @@ def test_a_bias_of_zeros_hides_it_from_the_numbers_and_not_from_the_verdict(mesh
 
 @pytest.mark.parametrize("mesh", [EQUAL, UNEQUAL])
 def test_a_gradient_is_explained_by_what_the_loss_hides(mesh):
-    verdict = sw.check(gradients, weights(jnp.zeros(4)), X, mesh=mesh)
+    verdict = check(gradients, weights(jnp.zeros(4)), X, mesh=mesh)
     (finding,) = (one for one in verdict.findings if one.certain)
     assert (finding.code, finding.where.line) == ("SW404", line_of(forward, "# counted"))
     assert finding.leaf == "result[1]['bo']"
@@ -76,7 +75,7 @@ def test_with_a_reference_too():
     def program(x, *, mesh):
         return jax.shard_map(body, mesh=mesh, in_specs=P("dp"), out_specs=P())(x)
 
-    verdict = sw.check(program, X, mesh=EQUAL, reference=lambda x: x.sum())
+    verdict = check(program, X, mesh=EQUAL, reference=lambda x: x.sum())
     (finding,) = (one for one in verdict.findings if one.code == "SW401")
     assert "4 times what it is on one device: it is summed over 'tp'" in finding.message
     assert "autodiff" not in str(verdict)
@@ -91,7 +90,7 @@ def test_what_came_out_different_is_not_said_to_be_the_same():
         specs = {"in_specs": P("dp"), "out_specs": P(), "check_vma": False}
         return jax.shard_map(body, mesh=mesh, **specs)(x)
 
-    verdict = sw.check(program, X, mesh={"dp": [1, 2]})
+    verdict = check(program, X, mesh={"dp": [1, 2]})
     assert not verdict
     assert "came out the same" not in str(verdict)
 

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from jax import P, lax
 
-import shardwise as sw
-from tests.support import normal
+from tests.support import check, normal
 
 MESH = {"data": [1, 2, 4]}
 FEW = ["float8_e4m3fn", "float8_e5m2", "float4_e2m1fn", "bfloat16"]
@@ -63,8 +62,8 @@ CASTS = [through, scaled, in_a_loop, sent]
 )
 def test_a_cast_of_arguments_excuses_nothing(dtype, cast):
     dtype = jnp.dtype(dtype)
-    assert sw.check(masked_loss(dtype, True, cast), *data(), mesh=MESH)
-    verdict = sw.check(masked_loss(dtype, False, cast), *data(), mesh=MESH)
+    assert check(masked_loss(dtype, True, cast), *data(), mesh=MESH)
+    verdict = check(masked_loss(dtype, False, cast), *data(), mesh=MESH)
     assert set(verdict.wrong_on) >= {"{data: 4}"}
 
 
@@ -105,7 +104,7 @@ def test_what_differs_between_meshes_before_the_cast_rounds_otherwise(dtype):
     if dtype != jnp.dtype("float4_e2m1fn"):  # which ends at 6
         programs.append(by_size)
     for program in programs:
-        verdict = sw.check(program, normal(12, 4, seed=0), mesh={"data": [1, 2, 3, 6]})
+        verdict = check(program, normal(12, 4, seed=0), mesh={"data": [1, 2, 3, 6]})
         assert verdict, str(verdict)
 
 
@@ -115,4 +114,4 @@ def test_a_reference_that_does_not_cast():
     def reference(x, w, mask):
         return (((x @ w) ** 2).mean(-1) * mask).sum() / mask.sum()
 
-    assert sw.check(masked_loss(jnp.bfloat16, True), *data(), mesh=MESH, reference=reference)
+    assert check(masked_loss(jnp.bfloat16, True), *data(), mesh=MESH, reference=reference)

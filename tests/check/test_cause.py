@@ -7,7 +7,7 @@ import pytest
 from jax import P, lax
 
 import shardwise as sw
-from tests.support import normal
+from tests.support import check, normal
 
 from .marks import line_of
 
@@ -15,14 +15,14 @@ MESH = {"data": [1, 2, 4]}
 X = normal(16)
 
 
-def check(body, *args, out_specs=P(), check_vma=False):  # noqa: B008
+def check_body(body, *args, out_specs=P(), check_vma=False):  # noqa: B008
     """What is certain of a body that runs on each part of its arguments."""
 
     def program(*args, mesh):
         specs = {"in_specs": P("data"), "out_specs": out_specs, "check_vma": check_vma}
         return jax.shard_map(body, mesh=mesh, **specs)(*args)
 
-    verdict = sw.check(program, *args, mesh=MESH)
+    verdict = check(program, *args, mesh=MESH)
     return [finding for finding in verdict.findings if finding.certain]
 
 
@@ -38,7 +38,7 @@ def test_what_is_returned_unreduced_is_told_with_its_reduction(reduce, what, rem
     def body(x):
         return reduce(x)  # here
 
-    (finding,) = check(body, X)
+    (finding,) = check_body(body, X)
     assert finding.code == "SW403"
     assert finding.where.line == line_of(body, "# here")
     assert f"is only the first device's {what}" in finding.message
@@ -52,14 +52,14 @@ def test_shares_that_are_put_side_by_side():
         whole = 4 // lax.axis_size("data")
         return jnp.broadcast_to(x.sum(), (whole,))
 
-    (finding,) = check(body, X, out_specs=P("data"))
+    (finding,) = check_body(body, X, out_specs=P("data"))
     assert finding.code == "SW403"
     assert "is put together from each device's share of a sum over 'data'" in finding.message
     assert "leave the axis out of out_specs" in finding.remedy
 
 
 def test_another_shape_is_told_as_such():
-    (finding,) = check(lambda x: x.sum(keepdims=True), X, out_specs=P("data"))
+    (finding,) = check_body(lambda x: x.sum(keepdims=True), X, out_specs=P("data"))
     assert finding.code == "SW108"
 
 
@@ -69,7 +69,7 @@ def test_the_line_of_a_division_is_that_of_the_count():
         count = jnp.sum(mask)  # here
         return lax.pmean(total / count, "data")  # used
 
-    (finding,) = check(body, X, np.float32(np.arange(16) % 7 != 1))
+    (finding,) = check_body(body, X, np.float32(np.arange(16) % 7 != 1))
     assert finding.code == "SW405"
     assert finding.where.line == line_of(body, "# here")
     assert f":{line_of(body, '# used')}: division by a share is not linear" in finding.message
@@ -78,7 +78,7 @@ def test_the_line_of_a_division_is_that_of_the_count():
 
 
 def test_the_factor_is_that_of_the_largest_mesh():
-    (finding,) = check(lambda x: lax.psum(x.mean(), "data"), X, check_vma=True)
+    (finding,) = check_body(lambda x: lax.psum(x.mean(), "data"), X, check_vma=True)
     assert finding.mesh == "{data: 4}"
     assert "is 4 times what it is on one device" in finding.message
 
@@ -95,7 +95,7 @@ def test_new_params_are_made_of_a_gradient_that_is_too_large():
         return jax.shard_map(body, mesh=mesh, in_specs=(P(), P("data")), out_specs=P())(params, x)
 
     params = {"b": jnp.float32(0.5), "w": jnp.float32(2.0)}
-    (finding,) = sw.check(step, params, X, mesh={"data": [1, 4]}).findings
+    (finding,) = check(step, params, X, mesh={"data": [1, 4]}).findings
     assert "is made from a value that is 4 times what it is on one device" in finding.message
     assert {finding.leaf, *finding.likewise} == {"result['b']", "result['w']"}
     proof = sw.prove(step, params, X, mesh=sw.mesh(data=4))
@@ -105,7 +105,7 @@ def test_new_params_are_made_of_a_gradient_that_is_too_large():
 
 def test_a_single_element_on_each_device_hides_a_share():
     """On four devices there is nothing to add up; on two the share shows."""
-    (finding,) = check(lambda x: jnp.sum(x), X[:4])
+    (finding,) = check_body(lambda x: jnp.sum(x), X[:4])
     assert finding.code == "SW403"
     assert finding.mesh == "{data: 2}"
 
@@ -123,7 +123,7 @@ def test_the_recipe_for_the_maxima_of_parts_runs_forward_and_backward():
             specs = {"in_specs": P(None, "data"), "out_specs": out_specs}
             return jax.shard_map(body, mesh=mesh, **specs)(x)
 
-        return sw.check(program, rows, mesh=MESH)
+        return check(program, rows, mesh=MESH)
 
     (finding,) = [one for one in check_of(parts, P()).findings if one.certain]
     assert finding.code == "SW405"
@@ -146,7 +146,7 @@ def test_the_derivative_of_a_maximum_over_devices_is_refused_with_the_remedy(nam
         return jax.grad(lambda x: lax.stop_gradient(getattr(lax, name)(x.sum(), "data")))(x)
 
     with pytest.raises(sw.UnsupportedError) as caught:
-        check(body, X, out_specs=P("data"))
+        check_body(body, X, out_specs=P("data"))
     text = str(caught.value)
     assert text.startswith(f"test_cause.py:{body.__code__.co_firstlineno + 1}: a {name} is diff")
     assert f"jax.lax.{name}(jax.lax.stop_gradient(x), axis)" in text
@@ -175,7 +175,7 @@ def test_a_gradient_that_autodiff_sums_in_a_loop(wrap, update):
 
     args = normal(3, 8, 8), normal(8, 8)
     told = (
-        sw.check(program, *args, mesh=MESH),
+        check(program, *args, mesh=MESH),
         sw.prove(program, *args, mesh={"data": 4}, run=False),
     )
     for verdict in told:
@@ -200,7 +200,7 @@ def test_a_mean_that_a_loop_adds_up():
         return jax.shard_map(jax.grad(loss), mesh=mesh, **specs)(w, x)
 
     args = normal(4), normal(8, 4)
-    (checked,) = (one for one in sw.check(program, *args, mesh=MESH).findings if one.certain)
+    (checked,) = (one for one in check(program, *args, mesh=MESH).findings if one.certain)
     (proved,) = sw.prove(program, *args, mesh={"data": 4}, run=False).findings
     for finding in (checked, proved):
         assert finding.code == "SW403"
@@ -242,7 +242,7 @@ def test_a_gradient_that_nobody_sums_in_the_backward_pass(missing):
 
     shapes = {"g": (8,), "a": (8, 16), "b": (16, 8), "c": (8, 16), "d": (16, 8)}
     p = {name: normal(*shape) / 2 for name, shape in shapes.items()}
-    found = [one for one in sw.check(program, p, normal(4, 8), mesh=MESH).findings if one.certain]
+    found = [one for one in check(program, p, normal(4, 8), mesh=MESH).findings if one.certain]
     if not missing:
         assert not found
         return
@@ -269,7 +269,7 @@ def test_a_sum_that_is_differentiated_unchecked():
         return jax.shard_map(body, mesh=mesh, **specs, check_vma=False)(w, x)
 
     args = normal(8), normal(4, 8)
-    (finding,) = (one for one in sw.check(program, *args, mesh=MESH).findings if one.certain)
+    (finding,) = (one for one in check(program, *args, mesh=MESH).findings if one.certain)
     assert finding.code == "SW401"
     assert "the backward pass sums a gradient over 'data' here" in finding.message
     assert finding.where.line == line_of(program, "# here")
@@ -282,7 +282,7 @@ def test_a_scattered_sum_of_means_is_divided():
         own = jnp.mean(x.reshape(-1, 4), 0)
         return lax.psum_scatter(own, "data", tiled=True)  # here
 
-    (finding,) = check(body, X, out_specs=P("data"))
+    (finding,) = check_body(body, X, out_specs=P("data"))
     assert finding.code == "SW401"
     assert finding.where.line == line_of(body, "# here")
     assert finding.remedy == "divide what it gives by jax.lax.axis_size('data')."
@@ -294,7 +294,7 @@ def test_a_number_that_counts_only_ones_own_rows():
         square = lax.pmean(((x - mean) ** 2).mean(), "data")
         return 0.9 + square * len(x) / (len(x) - 1)  # here
 
-    (finding,) = check(body, X)
+    (finding,) = check_body(body, X)
     assert finding.where.line == line_of(body, "# here")
     assert "what it is multiplied or divided by here" in finding.message
 
@@ -318,7 +318,7 @@ def test_the_same_random_numbers_on_every_device(looped):
         specs = {"in_specs": (P("data"), P()), "out_specs": P("data")}
         return jax.shard_map(body, mesh=mesh, **specs)(x, key)
 
-    verdict = sw.check(program, X, jax.random.key(0), mesh=MESH)
+    verdict = check(program, X, jax.random.key(0), mesh=MESH)
     (finding,) = (one for one in verdict.findings if one.certain)
     assert finding.code == "SW106"
     assert finding.where.line == line_of(layer, "# here")
@@ -341,7 +341,7 @@ def test_a_sum_over_one_of_two_axes():
         return jax.shard_map(body, mesh=mesh, **specs)(scores, labels)
 
     mesh = {"data": [1, 2], "model": [1, 4]}
-    verdict = sw.check(program, normal(8, 16), jnp.arange(8), mesh=mesh)
+    verdict = check(program, normal(8, 16), jnp.arange(8), mesh=mesh)
     (finding,) = (one for one in verdict.findings if one.certain)
     assert finding.where.line == line_of(program, "# here")
     assert "the same on every device along 'model'" in finding.remedy
@@ -354,7 +354,7 @@ def test_heads_in_another_order_are_no_other_split():
         parts = lax.all_to_all(own.reshape(devices, -1, *own.shape[1:]), "data", 0, 0)
         return parts.transpose(1, 2, 0, 3).reshape(parts.shape[1], -1, 2)  # here
 
-    (finding,) = check(body, normal(8, 8, 2), out_specs=P("data"))
+    (finding,) = check_body(body, normal(8, 8, 2), out_specs=P("data"))
     assert finding.code == "SW109"
     assert finding.where.line == line_of(body, "# here")
 
@@ -372,7 +372,7 @@ def test_a_mean_over_two_axes_of_a_share_along_one():
         return jax.shard_map(body, mesh=mesh, **specs)(x)
 
     mesh = {"data": [1, 2], "model": [1, 4]}
-    (finding,) = (one for one in sw.check(program, normal(3, 8), mesh=mesh).findings if one.certain)
+    (finding,) = (one for one in check(program, normal(3, 8), mesh=mesh).findings if one.certain)
     assert finding.where.line == line_of(program, "# here")
     assert "psum over 'model'" in finding.remedy or "jax.lax.psum(..., 'model')" in finding.remedy
 
@@ -387,7 +387,7 @@ def test_a_sum_over_the_wrong_one_of_two_axes_of_one_size():
         specs = {"in_specs": (P(None, "model"), P("model")), "out_specs": P(), "check_vma": False}
         return jax.shard_map(body, mesh=mesh, **specs)(x, w)
 
-    verdict = sw.check(program, normal(4, 8), normal(8), mesh={"data": [1, 2], "model": [1, 2]})
+    verdict = check(program, normal(4, 8), normal(8), mesh={"data": [1, 2], "model": [1, 2]})
     (finding,) = (one for one in verdict.findings if one.certain)
     assert finding.code == "SW403"
     assert "share of a sum over 'model'" in finding.message
@@ -401,6 +401,6 @@ def test_to_gather_shares_is_no_mistake():
         before = jnp.arange(ends.shape[0]) <= lax.axis_index("data")  # itself too: that is wrong
         return jnp.cumsum(x) + jnp.where(before, ends, 0).sum()
 
-    findings = check(body, X, out_specs=P("data"))
+    findings = check_body(body, X, out_specs=P("data"))
     assert findings
     assert not any(finding.code == "SW405" for finding in findings)

@@ -11,7 +11,7 @@ import pytest
 from jax import P, lax
 
 import shardwise as sw
-from tests.support import real_mesh
+from tests.support import check, real_mesh
 
 from .corpus import pairs
 
@@ -124,7 +124,7 @@ def test_what_is_wrong_where_a_condition_holds_is_found(body):
     args = [np.asarray(x, shape.dtype) for x, shape in zip(args, shapes, strict=True)]
     one, *others = (np.asarray(program(*args, mesh=real_mesh(d=n))) for n in (1, 2, 4))
     assert any(not np.allclose(one, other, equal_nan=True) for other in others)
-    verdict = sw.check(program, *shapes, mesh=MESH, fix=False)
+    verdict = check(program, *shapes, mesh=MESH)
     if body is sum_is_seven:  # changing the arguments by 1e-13 of themselves shows as much
         assert [finding.code for finding in verdict.findings] == ["SW506"]
     else:
@@ -136,15 +136,15 @@ def test_a_condition_that_no_values_meet_is_reported_at_its_line():
     x = np.repeat(np.float32([12.25, 1.0]), 8)
     one, two = (np.asarray(program(x, mesh=real_mesh(d=n))) for n in (1, 2))
     assert one != two
-    verdict = sw.check(program, floats(16), mesh=MESH)
+    verdict = check(program, floats(16), mesh=MESH)
     (note,) = notes(verdict)
     lines, start = inspect.getsourcelines(is_odd_number)
     assert note.where.line == start + next(i for i, s in enumerate(lines) if "# reported" in s)
     assert note.message.startswith("`mean * mean == 150.0625` was never true for the values drawn")
     assert verdict.ok
     assert verdict.limited
-    assert not notes(sw.check(program, jnp.arange(16.0) ** 2, mesh=MESH))
-    assert not sw.check(program, x, mesh=MESH).ok
+    assert not notes(check(program, jnp.arange(16.0) ** 2, mesh=MESH))
+    assert not check(program, x, mesh=MESH).ok
 
 
 def test_several_conditions_are_one_note():
@@ -152,7 +152,7 @@ def test_several_conditions_are_one_note():
         a = jnp.where(x.mean() ** 2 == 150.0625, 0.0, x.sum())
         return lax.psum(jnp.where(x.min() ** 2 == 150.0625, 0.0, a), "d")
 
-    (note,) = notes(sw.check(on_shards(body), floats(16), mesh=MESH))
+    (note,) = notes(check(on_shards(body), floats(16), mesh=MESH))
     line = body.__code__.co_firstlineno
     assert note.where.line == line + 1
     assert note.message.endswith(f"; and 1 more, in line {line + 2}")
@@ -169,7 +169,7 @@ def test_ties_of_computed_scores_are_drawn():
     x, w = np.ones((3, 4), np.float32), np.ones((4, 8), np.float32)
     one, two = (np.asarray(program(x, w, mesh=real_mesh(d=n))) for n in (1, 2))
     assert (one != two).all()
-    verdict = sw.check(program, floats(3, 4), floats(4, 8), mesh=MESH)
+    verdict = check(program, floats(3, 4), floats(4, 8), mesh=MESH)
     assert verdict.ok
     assert [finding.code for finding in verdict.findings] == ["SW506"]
 
@@ -283,7 +283,7 @@ def test_ordinary_programs_have_no_note(body, proved):
     shapes, specs, out_specs = ORDINARY[body]
     program = on_shards(body, *specs, out_specs=out_specs)
     reference = None if proved else functools.partial(program, mesh=sw.mesh(d=1))
-    verdict = sw.check(program, *shapes, mesh=MESH, reference=reference)
+    verdict = check(program, *shapes, mesh=MESH, reference=reference)
     assert verdict.ok, verdict
     assert not verdict.limited, verdict
 
@@ -292,4 +292,4 @@ def test_ordinary_programs_have_no_note(body, proved):
 @pytest.mark.parametrize("pair", [*pairs()], ids=str)
 def test_right_programs_have_no_note(pair):
     args = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), pair.args())
-    assert not notes(sw.check(pair.right, *args, mesh=pair.mesh))
+    assert not notes(check(pair.right, *args, mesh=pair.mesh))

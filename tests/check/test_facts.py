@@ -14,8 +14,7 @@ import pytest
 from flax import nnx
 from jax import P
 
-import shardwise as sw
-from tests.support import normal, real_mesh
+from tests.support import check, normal, real_mesh
 
 from .marks import line_of
 
@@ -86,14 +85,14 @@ def test_real_devices_give_the_number_of_the_table(body, check_vma):
 
 @cells
 def test_each_cell_is_judged(body, check_vma):
-    verdict = sw.check(sharded(body, check_vma), W, X, mesh=MESH)
+    verdict = check(sharded(body, check_vma), W, X, mesh=MESH)
     wanted = {(code, line_of(body, mark)) for code, mark in CELLS[body, check_vma][1]}
     assert certain(verdict) == wanted, verdict
     assert verdict.ok == (not wanted)
 
 
 def test_the_explanation_names_the_factor_and_both_ways_to_write_it():
-    verdict = sw.check(sharded(mean_of_gradient, True), W, X, mesh=MESH, fix=False)
+    verdict = check(sharded(mean_of_gradient, True), W, X, mesh=MESH)
     text = str(verdict)
     assert "is 4 times what it is on one device: autodiff sums this gradient over 'data'" in text
     pmean = f"{Path(__file__).name}:{line_of(mean_of_gradient, '# pmean')}"
@@ -211,7 +210,7 @@ def lines(body, cell):
 def test_nnx_shard_map(body, check_vma):
     model, _ = make()
     before = jax.tree.map(np.array, nnx.state(model))
-    verdict = sw.check(through_nnx_shard_map(body, check_vma), model, *DATA, mesh=NNX_MESH)
+    verdict = check(through_nnx_shard_map(body, check_vma), model, *DATA, mesh=NNX_MESH)
     assert certain(verdict) == lines(body, NNX_CELLS[body, check_vma]), verdict
     assert_unchanged(before, nnx.state(model))
 
@@ -221,7 +220,7 @@ def test_nnx_optimizer(body, check_vma):
     """The new parameters are wrong; the line is still that of the gradient."""
     model, optimizer = make()
     before = jax.tree.map(np.array, nnx.state((model, optimizer)))
-    verdict = sw.check(training_step(body, check_vma), model, optimizer, *DATA, mesh=NNX_MESH)
+    verdict = check(training_step(body, check_vma), model, optimizer, *DATA, mesh=NNX_MESH)
     wanted = NNX_CELLS[body, check_vma]
     assert verdict.ok == (not wanted), verdict
     places = {line for _, line in certain(verdict)}
@@ -238,6 +237,6 @@ def assert_unchanged(before, after):
 
 def test_results_of_nnx_are_named_by_their_path():
     model, optimizer = make()
-    verdict = sw.check(training_step(nnx_gradient, True), model, optimizer, *DATA, mesh=NNX_MESH)
+    verdict = check(training_step(nnx_gradient, True), model, optimizer, *DATA, mesh=NNX_MESH)
     leaves = {f.leaf for f in verdict.findings if f.certain}
     assert any("inner" in leaf or "outer" in leaf for leaf in leaves), leaves

@@ -9,6 +9,7 @@ from jax import lax
 from jax.sharding import PartitionSpec as P
 
 import shardwise as sw
+from tests.support import check
 
 MESH = {"data": [1, 2, 4]}
 FEW = ["float8_e5m2", "float8_e4m3fn", "float8_e4m3b11fnuz", "float8_e3m4", "float4_e2m1fn"]
@@ -30,16 +31,16 @@ def test_a_multiple_is_seen_in_few_numbers_of_few_bits(dtype, width):
     """They nearly cancel, so that rounding may double them; and yet they are four times as many."""
     for seed in range(3 if width == 1 else 1):
         x = jax.random.normal(jax.random.key(seed), (16, width)) * 3
-        assert sw.check(mean(dtype, lax.pmean), x, mesh=MESH)
-        wrong = sw.check(mean(dtype, lax.psum), x, mesh=MESH)
+        assert check(mean(dtype, lax.pmean), x, mesh=MESH)
+        wrong = check(mean(dtype, lax.psum), x, mesh=MESH)
         assert wrong.wrong_on == ("{data: 2}", "{data: 4}")
 
 
 @pytest.mark.parametrize("dtype", FEW)
 def test_results_of_few_bits(dtype):
     x = jax.random.normal(jax.random.key(0), (16, 40)) * 3
-    assert sw.check(mean(dtype, lax.pmean, into=dtype), x, mesh=MESH)
-    assert not sw.check(mean(dtype, lax.psum, into=dtype), x, mesh=MESH, fix=False)
+    assert check(mean(dtype, lax.pmean, into=dtype), x, mesh=MESH)
+    assert not check(mean(dtype, lax.psum, into=dtype), x, mesh=MESH)
 
 
 def gradients(reduce):
@@ -63,10 +64,10 @@ def test_tangents_of_whole_numbers_are_results_like_others():
     alone = sw.simulate(right, mesh=sw.mesh(data=1))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert sw.check(right, PARAMS, X, mesh=MESH)
-        assert sw.check(right, PARAMS, X, mesh=MESH, reference=alone)
-        assert not sw.check(wrong, PARAMS, X, mesh=MESH, reference=alone, fix=False)
-        (finding,) = sw.check(wrong, PARAMS, X, mesh=MESH).findings
+        assert check(right, PARAMS, X, mesh=MESH)
+        assert check(right, PARAMS, X, mesh=MESH, reference=alone)
+        assert not check(wrong, PARAMS, X, mesh=MESH, reference=alone)
+        (finding,) = check(wrong, PARAMS, X, mesh=MESH).findings
         assert sw.prove(right, PARAMS, X, mesh=MESH)
         assert "REFUTED" in str(sw.prove(wrong, PARAMS, X, mesh=MESH))
     assert finding.leaf == "result['w']"

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from jax import P, lax
 
-import shardwise as sw
+from tests.support import check
 
 MESH = {"data": [1, 2, 4, 8]}
 X = np.random.default_rng(0).normal(size=(64, 33))
@@ -39,9 +39,9 @@ def off(by):
 
 @pytest.mark.parametrize("by", [1e-7, 1e-9])
 def test_a_small_error_is_seen(by):
-    assert not sw.check(off(by), X, mesh=MESH, fix=False)
+    assert not check(off(by), X, mesh=MESH)
     # In float32 it is far below what any program could be asked for.
-    assert sw.check(off(by), X.astype(np.float32), mesh=MESH, fix=False)
+    assert check(off(by), X.astype(np.float32), mesh=MESH)
 
 
 def variance(x):
@@ -66,10 +66,10 @@ RIGHT = {
 
 @pytest.mark.parametrize("name", RIGHT)
 def test_rounding_is_no_mistake(name):
-    verdict = sw.check(split(RIGHT[name]), X, mesh=MESH, fix=False)
+    verdict = check(split(RIGHT[name]), X, mesh=MESH)
     assert verdict, verdict
 
 
 def test_numbers_whose_squares_have_no_place_in_float64():
     mean = split(lambda x: lax.pmean(x.mean(0), "data"))
-    assert sw.check(mean, X * 1e200, mesh=MESH)
+    assert check(mean, X * 1e200, mesh=MESH)

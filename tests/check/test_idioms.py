@@ -9,7 +9,7 @@ import optax
 import pytest
 from jax import P, lax
 
-import shardwise as sw
+from tests.support import check
 
 MESH = {"data": [1, 2, 4, 8]}
 RNG = np.random.default_rng(0)
@@ -113,13 +113,13 @@ IDIOMS = {
 @pytest.mark.parametrize("name", IDIOMS)
 def test_an_idiom_is_right(name):
     program = step(lambda *args: IDIOMS[name](*args, mean))
-    verdict = sw.check(program, PARAMS, X, Y, mesh=MESH, fix=False)
+    verdict = check(program, PARAMS, X, Y, mesh=MESH)
     assert verdict, verdict
 
 
 @pytest.mark.parametrize("name", IDIOMS)
 def test_the_same_with_a_sum_in_place_of_a_mean_is_wrong(name):
     program = step(lambda *args: IDIOMS[name](*args, total))
-    verdict = sw.check(program, PARAMS, X, Y, mesh=MESH, fix=False)
+    verdict = check(program, PARAMS, X, Y, mesh=MESH)
     assert not verdict
     assert "{data: 8}" in verdict.wrong_on

@@ -9,12 +9,12 @@ import pytest
 from jax import P, lax
 
 import shardwise as sw
-from shardwise._analysis.check.running import Run
 from shardwise._analysis.lift import lift
+from shardwise._analysis.lift.run import Run
 from shardwise._analysis.lift.widths import constant
 from shardwise._engine.tracing import Tracing
 from shardwise._program import walk
-from tests.support import normal
+from tests.support import check, normal
 
 from .corpus import pairs
 from .plant import DTYPES, planted
@@ -155,8 +155,8 @@ def rounding(by=0.0):
 
 def test_stochastic_rounding_on_bits():
     args = normal(64, 128), jax.random.key(0)
-    assert (verdict := sw.check(rounding(), *args, mesh=MESH)), verdict
-    assert not sw.check(rounding(0.02), *args, mesh=MESH, fix=False)
+    assert (verdict := check(rounding(), *args, mesh=MESH)), verdict
+    assert not check(rounding(0.02), *args, mesh=MESH)
 
 
 def test_what_comes_after_bits_of_numbers_has_the_accuracy_of_their_dtype():
@@ -182,7 +182,7 @@ def test_random_numbers_lose_no_accuracy():
     assert not any(lift(traced.program.body).eps(atom) for atom in traced.program.body.outs)
     want = sw.simulate(program, mesh=sw.mesh(data=1))(*args)
     np.testing.assert_allclose(lifted_results(lambda *a: program(*a, mesh=sw.mesh(data=1)), *args)[0], want, rtol=1e-5)  # fmt: skip # noqa: E501
-    assert sw.check(program, *args, mesh=MESH)
+    assert check(program, *args, mesh=MESH)
 
 
 def test_a_callback_is_given_its_declared_dtypes():
@@ -196,7 +196,7 @@ def test_a_callback_is_given_its_declared_dtypes():
         out = jax.ShapeDtypeStruct(x.shape, x.dtype)
         return jax.pure_callback(host, out, x, vmap_method="sequential")
 
-    assert sw.check(split(body, P("data")), normal(8, 4), mesh={"data": [1, 2]})
+    assert check(split(body, P("data")), normal(8, 4), mesh={"data": [1, 2]})
     assert {dtype.name for dtype in seen} == {"float32"}
 
 
@@ -217,7 +217,7 @@ def test_a_sum_of_parts_of_a_third(dtype):
         return lax.psum(x.mean(0) * (1 / lax.axis_size("data")), "data")
 
     x = jnp.asarray(normal(30, 4), dtype)
-    assert (verdict := sw.check(split(body), x, mesh={"data": [1, 3, 5]})), verdict
+    assert (verdict := check(split(body), x, mesh={"data": [1, 3, 5]})), verdict
 
 
 # --- integers that stand for numbers
@@ -237,11 +237,11 @@ def quantized(by=0.0, scale=lambda x: lax.pmax(jnp.abs(x).max(), "data") / 127):
 
 def test_gradients_sent_as_int8_that_share_a_scale():
     x = normal(64, 256)
-    assert (verdict := sw.check(quantized(), x, mesh=MESH)), verdict
+    assert (verdict := check(quantized(), x, mesh=MESH)), verdict
     for by in (0.001, 0.01, 0.1):
-        assert not sw.check(quantized(by), x, mesh=MESH, fix=False), by
+        assert not check(quantized(by), x, mesh=MESH), by
     first = lambda x: lax.psum(jnp.abs(x).max() * (lax.axis_index("data") == 0), "data") / 127  # noqa: E731
-    assert not sw.check(quantized(scale=first), x, mesh=MESH, fix=False), "others are clipped"
+    assert not check(quantized(scale=first), x, mesh=MESH), "others are clipped"
 
 
 # --- ties
@@ -254,10 +254,10 @@ def test_a_tie_is_no_mistake_and_is_reported():
     w = normal(16, 6)
     w = np.concatenate([w, w], 1)  # every score twice
     program = split(body, in_specs=(P(None, "data"), P("data")))
-    verdict = sw.check(program, normal(256, 16, seed=1), w, mesh=MESH)
+    verdict = check(program, normal(256, 16, seed=1), w, mesh=MESH)
     assert verdict, verdict
     wrong = split(lambda x, w: body(x, w) + (lax.axis_size("data") > 1), in_specs=(P(None, "data"), P("data")))  # fmt: skip # noqa: E501
-    assert not sw.check(wrong, normal(256, 16, seed=1), w, mesh=MESH, fix=False)
+    assert not check(wrong, normal(256, 16, seed=1), w, mesh=MESH)
 
 
 def test_a_threshold_that_is_met_exactly():
@@ -266,12 +266,12 @@ def test_a_threshold_that_is_met_exactly():
         return total < by * lax.psum(x.sum(0), "data")
 
     x = np.sin(np.arange(1024, dtype="f")).reshape(64, 16)
-    verdict = sw.check(split(body), x, mesh=MESH)
+    verdict = check(split(body), x, mesh=MESH)
     assert verdict
     assert [one.code for one in verdict.findings] == ["SW506"]
     assert "tie" in verdict.findings[0].message
     clear = lambda x: body(x + 1, 2 if lax.axis_size("data") == 1 else 0.5)  # noqa: E731
-    assert not sw.check(split(clear), x, mesh=MESH, fix=False)
+    assert not check(split(clear), x, mesh=MESH)
 
 
 # --- ranges
@@ -287,7 +287,7 @@ def test_the_line_at_which_a_value_leaves_its_range(dtype):
     most = float(jnp.finfo(dtype).max)
     x = jnp.full((16, 4), most / 64, "float32").at[:8, 1].multiply(-1)
     x = x.at[:, 2].multiply(0.5)
-    verdict = sw.check(split(body), x, mesh=MESH)
+    verdict = check(split(body), x, mesh=MESH)
     assert {one.code for one in verdict.findings} == {"SW107"}
     (finding,) = verdict.findings
     assert "leaves the range of " + dtype in finding.message

@@ -7,8 +7,7 @@ import pytest
 from jax import P, lax
 from jax.experimental import pallas
 
-import shardwise as sw
-from tests.support import normal
+from tests.support import check, normal
 
 MESH = {"data": [1, 2]}
 WEIGHT, ROWS = normal(4, 4, seed=1), normal(8, 4)
@@ -138,6 +137,6 @@ def sharded(body, by=0.0):
 def test_right_passes_and_wrong_is_seen(name, x64):
     with jax.enable_x64(x64):
         args = np.float32(WEIGHT), np.float32(ROWS)
-        assert (verdict := sw.check(sharded(PROGRAMS[name]), *args, mesh=MESH)), verdict
-        assert not sw.check(sharded(PROGRAMS[name], 0.01), *args, mesh=MESH, fix=False)
+        assert (verdict := check(sharded(PROGRAMS[name]), *args, mesh=MESH)), verdict
+        assert not check(sharded(PROGRAMS[name], 0.01), *args, mesh=MESH)
         assert jax.config.jax_enable_x64 is x64

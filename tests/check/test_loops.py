@@ -4,8 +4,7 @@ import jax
 import jax.numpy as jnp
 from jax import P, lax
 
-import shardwise as sw
-from tests.support import normal
+from tests.support import check, normal
 
 from .marks import line_of
 
@@ -16,7 +15,7 @@ def found(body, *args, outs=P("data")):  # noqa: B008
     def program(*args, mesh):
         return jax.shard_map(body, mesh=mesh, in_specs=P("data"), out_specs=outs)(*args)
 
-    return [one for one in sw.check(program, *args, mesh=MESH).findings if one.certain]
+    return [one for one in check(program, *args, mesh=MESH).findings if one.certain]
 
 
 def varying(value):
@@ -93,6 +92,6 @@ def test_steps_of_a_loop_whose_gradients_nobody_averages():
         specs = (P(), P("data"))
         return jax.shard_map(body, mesh=mesh, in_specs=specs, out_specs=P(), check_vma=False)(w, x)
 
-    (finding,) = sw.check(program, normal(4), normal(16, 4, seed=1), mesh=MESH).findings
+    (finding,) = check(program, normal(4), normal(16, 4, seed=1), mesh=MESH).findings
     assert (finding.code, finding.where.line) == ("SW405", line_of(step, "# wrong"))
     assert "pmean" in finding.remedy

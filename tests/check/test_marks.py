@@ -7,6 +7,7 @@ from jax import lax
 from jax.sharding import PartitionSpec as P
 
 import shardwise as sw
+from tests.support import check
 
 SHAPES = (
     jax.ShapeDtypeStruct((8, 5), jnp.float32),
@@ -51,8 +52,8 @@ def of_means(losses, counted):
 @pytest.mark.parametrize("counts", COUNTING.values(), ids=COUNTING)
 def test_labels_that_do_not_count_are_drawn(counts):
     mesh = {"data": [1, 2]}
-    assert sw.check(loss(counts, of_all), *SHAPES, mesh=mesh)
-    assert not sw.check(loss(counts, of_means), *SHAPES, mesh=mesh, fix=False)
+    assert check(loss(counts, of_all), *SHAPES, mesh=mesh)
+    assert not check(loss(counts, of_means), *SHAPES, mesh=mesh)
 
 
 def present(y):
@@ -77,7 +78,7 @@ def test_labels_that_are_missing_are_drawn(mean, right):
         return jax.shard_map(body, mesh=mesh, in_specs=P("data"), out_specs=P())(x, y)
 
     shapes = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((32, 8), (32,))]
-    assert bool(sw.check(f, *shapes, mesh={"data": [1, 2]})) is right
+    assert bool(check(f, *shapes, mesh={"data": [1, 2]})) is right
     proof = sw.prove(f, *shapes, mesh={"data": 2})
     assert proof.status in (("proved", "unknown") if right else ("refuted",))
 
@@ -93,7 +94,7 @@ def test_an_index_that_may_count_from_the_end_is_not_marked():
         return jax.shard_map(body, mesh=mesh, in_specs=(P(), P("data")), out_specs=P())(x, at)
 
     shapes = jax.ShapeDtypeStruct((6,), jnp.float32), jax.ShapeDtypeStruct((64,), jnp.int32)
-    assert sw.check(f, *shapes, mesh={"data": [1, 2]})
+    assert check(f, *shapes, mesh={"data": [1, 2]})
     assert seen
     assert set(seen) <= set(range(6))
 
@@ -107,7 +108,7 @@ def test_marks_that_make_no_number_are_not_drawn():
 
         return jax.shard_map(body, mesh=mesh, in_specs=P("data"), out_specs=P())(y)
 
-    verdict = sw.check(f, jax.ShapeDtypeStruct((64,), jnp.int32), mesh={"data": [1, 2]})
+    verdict = check(f, jax.ShapeDtypeStruct((64,), jnp.int32), mesh={"data": [1, 2]})
     assert verdict
     assert "NaN" not in str(verdict)
 
@@ -121,7 +122,7 @@ def test_a_count_of_steps_has_no_marks():
 
     shapes = jax.ShapeDtypeStruct((8,), jnp.float32), jax.ShapeDtypeStruct((), jnp.int32)
     for seed in range(8):
-        verdict = sw.check(f, *shapes, mesh={"data": [1, 2]}, seed=seed)
+        verdict = check(f, *shapes, mesh={"data": [1, 2]}, seed=seed)
         assert verdict
         assert "SW" not in str(verdict)
 
@@ -147,7 +148,7 @@ def test_devices_count_differently_whatever_the_size(name):
     for size in SIZES[NAMES.index(name) % 3 :: 3]:
         dtype = jnp.bool_ if name == "booleans" else jnp.int32
         shapes = jax.ShapeDtypeStruct(size, jnp.float32), jax.ShapeDtypeStruct(size[:1], dtype)
-        verdict = sw.check(f, *shapes, mesh={"data": [1, 2, 4]})
+        verdict = check(f, *shapes, mesh={"data": [1, 2, 4]})
         assert verdict.wrong_on == ("{data: 2}", "{data: 4}")
 
 
@@ -168,9 +169,9 @@ def test_numbers_are_drawn_from_where_a_program_is_defined(name):
         return f
 
     shapes = jax.ShapeDtypeStruct((16, 4), jnp.float32), jax.ShapeDtypeStruct((16,), jnp.int32)
-    right = sw.check(program(lax.pmean), *shapes, mesh={"data": [1, 2]})
+    right = check(program(lax.pmean), *shapes, mesh={"data": [1, 2]})
     assert str(right) == "f: right on {data: 1}, {data: 2} (values drawn)"
-    assert not sw.check(program(lax.psum), *shapes, mesh={"data": [1, 2]}, fix=False)
+    assert not check(program(lax.psum), *shapes, mesh={"data": [1, 2]})
 
 
 def test_where_nothing_that_is_drawn_serves_values_are_asked_for():
@@ -178,7 +179,7 @@ def test_where_nothing_that_is_drawn_serves_values_are_asked_for():
         body = lambda x: lax.psum(jnp.log(-(x**2)).mean(), "data")  # noqa: E731
         return jax.shard_map(body, mesh=mesh, in_specs=P("data"), out_specs=P())(x)
 
-    told = str(sw.check(f, jax.ShapeDtypeStruct((8,), jnp.float32), mesh={"data": [1, 2]}))
+    told = str(check(f, jax.ShapeDtypeStruct((8,), jnp.float32), mesh={"data": [1, 2]}))
     assert "With this data it is NaN or infinite" in told
     assert "in place of the shapes" in told
     assert "right with this data" not in told
@@ -212,8 +213,8 @@ def test_numbers_are_drawn_on_both_sides(name):
 
     dtype = jnp.float32 if name == "a fraction" else jnp.int32
     shapes = jax.ShapeDtypeStruct((32,), dtype), jax.ShapeDtypeStruct((32,), jnp.float32)
-    assert sw.check(masked(of_all), *shapes, mesh={"data": [1, 4]})
-    assert sw.check(masked(of_means), *shapes, mesh={"data": [1, 4]}).wrong_on == ("{data: 4}",)
+    assert check(masked(of_all), *shapes, mesh={"data": [1, 4]})
+    assert check(masked(of_means), *shapes, mesh={"data": [1, 4]}).wrong_on == ("{data: 4}",)
 
 
 @pytest.mark.parametrize(
@@ -234,7 +235,7 @@ def test_numbers_are_drawn_for_several_buckets(bucket):
         return jax.shard_map(body, mesh=mesh, in_specs=P("data"), out_specs=P())(a, x)
 
     shapes = jax.ShapeDtypeStruct((32,), jnp.int32), jax.ShapeDtypeStruct((32,), jnp.float32)
-    assert not sw.check(f, *shapes, mesh={"data": [1, 4]}, fix=False)
+    assert not check(f, *shapes, mesh={"data": [1, 4]})
 
 
 def test_a_count_of_steps_is_on_either_side():
@@ -251,7 +252,7 @@ def test_a_count_of_steps_is_on_either_side():
 
     shapes = jax.ShapeDtypeStruct((8,), jnp.float32), jax.ShapeDtypeStruct((), jnp.int32)
     for seed in range(6):
-        sw.check(f, *shapes, mesh={"data": [1]}, seed=seed)
+        check(f, *shapes, mesh={"data": [1]}, seed=seed)
     assert min(seen) < 1000 <= max(seen)
 
 
@@ -280,9 +281,9 @@ HITS = {
 def test_labels_are_sometimes_predicted(hit):
     """Out of a thousand classes none would be, and n times nothing is nothing."""
     shapes = jax.ShapeDtypeStruct((16, 1000), jnp.float32), jax.ShapeDtypeStruct((16,), jnp.int32)
-    right = sw.check(of_hits(hit, lax.pmean), *shapes, mesh={"data": [1, 2]})
+    right = check(of_hits(hit, lax.pmean), *shapes, mesh={"data": [1, 2]})
     assert str(right) == "f: right on {data: 1}, {data: 2} (values drawn)"
-    wrong = sw.check(of_hits(hit, lax.psum), *shapes, mesh={"data": [1, 2]})
+    wrong = check(of_hits(hit, lax.psum), *shapes, mesh={"data": [1, 2]})
     assert wrong.wrong_on == ("{data: 2}",)
 
 
@@ -305,7 +306,7 @@ def test_what_one_drawing_does_not_show_another_does(classes):
         jax.ShapeDtypeStruct((32,), jnp.int32),
     )
     for seed in range(3):
-        assert not sw.check(f, *shapes, mesh={"data": [1, 2, 4]}, seed=seed, fix=False)
+        assert not check(f, *shapes, mesh={"data": [1, 2, 4]}, seed=seed)
 
 
 def test_segments_that_are_held_against_themselves_stay_several():
@@ -321,7 +322,7 @@ def test_segments_that_are_held_against_themselves_stay_several():
         return jax.shard_map(body, mesh=mesh, **specs)(x, segments)
 
     shapes = jax.ShapeDtypeStruct((32,), jnp.float32), jax.ShapeDtypeStruct((32,), jnp.int32)
-    sw.check(f, *shapes, mesh={"data": [1]})
+    check(f, *shapes, mesh={"data": [1]})
     assert len(set(seen)) > 5
 
 
@@ -354,6 +355,6 @@ def nan_mean_left_out(x, *, mesh):
 def test_nan_is_drawn_where_the_program_asks_of_a_single_number():
     w, x = jax.ShapeDtypeStruct((3,), "float32"), jax.ShapeDtypeStruct((16, 3), "float32")
     meshes = {"data": [1, 2, 4]}
-    assert sw.check(skipped_on("all devices"), w, x, mesh=meshes)
-    assert not sw.check(skipped_on("each device"), w, x, mesh=meshes, fix=False)
-    assert not sw.check(nan_mean_left_out, x, mesh=meshes, fix=False)
+    assert check(skipped_on("all devices"), w, x, mesh=meshes)
+    assert not check(skipped_on("each device"), w, x, mesh=meshes)
+    assert not check(nan_mean_left_out, x, mesh=meshes)

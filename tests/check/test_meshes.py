@@ -9,12 +9,18 @@ import pytest
 from jax import P
 from typer.testing import CliRunner
 
-import shardwise as sw
-from shardwise._analysis.check import cache
-from shardwise._analysis.check.running import SHORT
+from shardwise._analysis.lift import cache, run
 from shardwise._cli import app
+from tests.support import check
 
 MESH = {"data": [1, 2, 4, 8]}
+SHORT = 32
+
+
+@pytest.fixture(autouse=True)
+def few_operations_are_many(monkeypatch):
+    """Let a program be long with fewer operations, which compile sooner."""
+    monkeypatch.setattr(run, "SHORT", SHORT)
 
 
 def mapped(body):
@@ -26,7 +32,7 @@ def mapped(body):
 
 def trace_of(f, *args, **options):
     said: list[str] = []
-    verdict = sw.check(f, *args, mesh=MESH, fix=False, progress=said.append, **options)
+    verdict = check(f, *args, mesh=MESH, progress=said.append, **options)
     return verdict, [what for what in said if what.startswith("running")]
 
 
@@ -100,7 +106,7 @@ def f(x, *, mesh):
     return jax.shard_map(body, mesh=mesh, in_specs=P("data"), out_specs=P(), check_vma=False)(x)
 
 def long(x):
-    for _ in range(128):
+    for _ in range({half}):
         x = x + 0.01 * jnp.cos(x)
     return x
 
@@ -117,7 +123,9 @@ def second():
 @pytest.mark.parametrize("way", ["flag", "setting", "neither"])
 def test_all_meshes_on_the_command_line(way, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "steps.py").write_text(CASES.format(body="jnp.sort(long(x))[x.size // 2]"))
+    (tmp_path / "steps.py").write_text(
+        CASES.format(body="jnp.sort(long(x))[x.size // 2]", half=SHORT // 2)
+    )
     if way == "setting":
         (tmp_path / "pyproject.toml").write_text("[tool.shardwise]\nall_meshes = true\n")
     flags = ["--all-meshes"] * (way == "flag")
@@ -136,7 +144,7 @@ def test_a_setting_that_is_no_switch_is_an_error(tmp_path, monkeypatch):
 
 def test_cases_of_one_command_share_compiled_programs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "steps.py").write_text(CASES.format(body="(x * 3.25).mean()"))
+    (tmp_path / "steps.py").write_text(CASES.format(body="(x * 3.25).mean()", half=SHORT // 2))
     compiled: list[int] = []
     monkeypatch.setattr(cache, "_kept", _Counting(compiled))
     assert CliRunner().invoke(app, ["check", "steps.py"]).exit_code == 0
@@ -171,5 +179,5 @@ def test_a_wrong_program_of_many_layers_is_judged_in_seconds():
     rng = np.random.default_rng(0)
     params = [rng.normal(size=(4, 4)).astype(np.float32) * 0.3 for _ in range(40)]
     x = rng.normal(size=(8, 4)).astype(np.float32)
-    verdict = sw.check(step, params, x, mesh={"data": [1, 2]}, fix=False)
+    verdict = check(step, params, x, mesh={"data": [1, 2]})
     assert verdict.findings[0].code == "SW401"

@@ -12,7 +12,7 @@ import pytest
 from jax import P
 
 import shardwise as sw
-from tests.support import normal
+from tests.support import check, normal
 
 from .marks import line_of
 
@@ -40,7 +40,7 @@ def activated(x, w):
 def test_a_share_is_named_where_it_is_made_though_another_function_uses_it():
     specs = (P(None, "data"), P("data"))
     program = mapped(activated, specs, check_vma=False)
-    verdict = sw.check(program, normal(8, 4), normal(4), mesh=DATA)
+    verdict = check(program, normal(8, 4), normal(4), mesh=DATA)
     (finding,) = verdict.findings
     assert finding.where.line == line_of(hidden, "# here")
     assert finding.where.function == "hidden"
@@ -55,7 +55,7 @@ def test_out_specs_are_suspected_where_shapes_clash_behind_them():
         return jnp.add(shard(x), b)
 
     with pytest.raises(sw.ShardingError) as caught:
-        sw.check(program, normal(2, 8), normal(2, 8), mesh=DATA)
+        check(program, normal(2, 8), normal(2, 8), mesh=DATA)
     text = str(caught.value)
     assert "on {data: 2}, result 0 of this shard_map has shape (2, 4), and (2, 8) on one" in text
     assert "declare it so: P(None, 'data')." in text
@@ -69,7 +69,7 @@ def test_an_error_of_the_program_itself_stays_as_it_is():
         return jax.shard_map(lambda x: x, mesh=mesh, in_specs=P("data"), out_specs=P("data"))(x)
 
     with pytest.raises(ValueError, match="as it is"):
-        sw.check(program, normal(8), mesh=DATA)
+        check(program, normal(8), mesh=DATA)
 
 
 def codes(verdict):
@@ -84,7 +84,7 @@ def test_what_a_loop_gives_is_the_same_if_it_depends_on_nothing_that_differs():
         return jax.lax.scan(layer, x, jax.random.split(key, 3))[1]
 
     program = mapped(body, (P(), P("data")), check_vma=False)
-    verdict = sw.check(program, jax.random.PRNGKey(0), normal(8), mesh=DATA)
+    verdict = check(program, jax.random.PRNGKey(0), normal(8), mesh=DATA)
     assert verdict.ok
     assert "SW203" not in codes(verdict)
 
@@ -93,7 +93,7 @@ def test_what_a_loop_gives_of_its_varying_carry_is_still_found():
     def body(x):
         return jax.lax.scan(lambda c, _: (c, c.sum()), x, None, length=2)[1]
 
-    verdict = sw.check(mapped(body, P("data"), check_vma=False), np.ones(8, "f4"), mesh=DATA)
+    verdict = check(mapped(body, P("data"), check_vma=False), np.ones(8, "f4"), mesh=DATA)
     assert "SW203" in codes(verdict) or not verdict.ok
 
 
@@ -101,7 +101,7 @@ def test_a_number_of_examples_may_be_summed():
     def body(x):
         return jax.lax.psum(x.sum(), "data") / jax.lax.psum(jnp.asarray(len(x)), "data")
 
-    verdict = sw.check(mapped(body, P("data"), check_vma=False), normal(8), mesh=DATA)
+    verdict = check(mapped(body, P("data"), check_vma=False), normal(8), mesh=DATA)
     assert verdict.ok
     assert codes(verdict) == set()
 
@@ -112,7 +112,7 @@ def test_a_sum_that_is_made_up_for_is_not_to_be_left_out():
         whole = jax.lax.psum(x.sum(), "data")
         return jax.lax.psum(whole / size, "data")
 
-    verdict = sw.check(mapped(body, P("data"), check_vma=False), normal(8), mesh=DATA)
+    verdict = check(mapped(body, P("data"), check_vma=False), normal(8), mesh=DATA)
     assert verdict.ok
     (finding,) = verdict.findings
     assert finding.code == "SW201"
@@ -126,7 +126,7 @@ def test_results_of_another_structure_are_named():
         several = mesh.shape["data"] > 1
         return {"loss": total, ("shards" if several else "alone"): total}
 
-    verdict = sw.check(program, normal(8), mesh=DATA)
+    verdict = check(program, normal(8), mesh=DATA)
     (finding,) = verdict.findings
     assert finding.code == "SW108"
     assert "it has result['shards'], and it lacks result['alone']" in finding.message
@@ -138,6 +138,6 @@ def test_integers_that_cannot_wrap_around_are_not_suspected():
         kept = (jnp.cumsum(chosen, 0) * chosen).max(-1) <= 1
         return jax.lax.psum(jnp.sum(x * kept), "data")
 
-    verdict = sw.check(mapped(body, P("data")), normal(8), mesh=DATA, fix=False)
+    verdict = check(mapped(body, P("data")), normal(8), mesh=DATA)
     assert not verdict.ok
     assert "wrap around" not in str(verdict)

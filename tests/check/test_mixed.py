@@ -12,6 +12,7 @@ from jax import P, lax
 from jax.sharding import AbstractMesh, AxisType, NamedSharding
 
 import shardwise as sw
+from tests.support import check
 
 X = np.arange(32, dtype=np.float32).reshape(8, 4)
 W = np.arange(16, dtype=np.float32).reshape(4, 4)
@@ -116,7 +117,7 @@ def test_a_wrong_program_says_so_too():
         mean = lambda part: lax.pmean(part.sum(0), "data")  # noqa: E731
         return jax.shard_map(mean, in_specs=P("data"), out_specs=P())(y)
 
-    verdict = sw.check(wrong, X, W, mesh=MESH)
+    verdict = check(wrong, X, W, mesh=MESH)
     assert not verdict
     assert "partitioned by the compiler" in str(verdict).splitlines()[1]
 
@@ -130,8 +131,7 @@ def test_an_axis_inside_that_is_left_to_the_compiler():
         return jax.shard_map(part, axis_names={"data"}, in_specs=specs, out_specs=P())(x, w)
 
     assert (
-        "partitioned by the compiler"
-        in sw.check(partly, X, W, mesh=sw.mesh(data=2, model=2)).checked
+        "partitioned by the compiler" in check(partly, X, W, mesh=sw.mesh(data=2, model=2)).checked
     )
 
 

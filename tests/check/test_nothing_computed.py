@@ -6,7 +6,7 @@ import pytest
 from jax import lax
 from jax.sharding import PartitionSpec as P
 
-import shardwise as sw
+from tests.support import check
 
 MESH = {"data": [1, 2, 4]}
 X = jnp.arange(8.0)
@@ -29,7 +29,7 @@ WRONG = {
 
 @pytest.mark.parametrize("name", WRONG)
 def test_it_is_wrong_where_it_is_something_else(name):
-    verdict = sw.check(WRONG[name], X, mesh=MESH)
+    verdict = check(WRONG[name], X, mesh=MESH)
     assert verdict.wrong_on == ("{data: 2}", "{data: 4}")
     assert "result" in str(verdict)
 
@@ -37,14 +37,14 @@ def test_it_is_wrong_where_it_is_something_else(name):
 @pytest.mark.parametrize("beside", [False, True], ids=["alone", "beside another"])
 def test_a_number_of_the_mesh_is_told_as_one(beside):
     f = lambda x, *, mesh: (mean(x, mesh), mesh.size) if beside else mesh.size  # noqa: E731
-    finding = sw.check(f, X, mesh=MESH).findings[0]
+    finding = check(f, X, mesh=MESH).findings[0]
     assert "is a number that the program takes from the mesh" in finding.message
     assert "4 instead of 1" in finding.message
     assert not finding.where.file
 
 
 def test_what_is_returned_as_it_is_is_right():
-    assert sw.check(lambda x, *, mesh: x, X, mesh=MESH)
+    assert check(lambda x, *, mesh: x, X, mesh=MESH)
 
 
 def test_nothing_beside_one_is_nothing(recwarn):
@@ -54,6 +54,6 @@ def test_nothing_beside_one_is_nothing(recwarn):
         body = lambda x: x - x.mean(0, keepdims=True)  # noqa: E731
         return jax.shard_map(body, mesh=mesh, in_specs=P("data"), out_specs=P("data"))(x)
 
-    verdict = sw.check(f, jnp.zeros((0, 8, 4)), mesh=MESH)
+    verdict = check(f, jnp.zeros((0, 8, 4)), mesh=MESH)
     assert [one.code for one in verdict.findings] == ["SW501"]
     assert not [one for one in recwarn if "could not follow" in str(one.message)]

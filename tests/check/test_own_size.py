@@ -6,6 +6,7 @@ import numpy as np
 from jax import P
 
 import shardwise as sw
+from tests.support import check
 
 X, W = np.arange(24, dtype=np.float32).reshape(8, 3), np.ones((3, 2), np.float32)
 STAGES = 2
@@ -21,10 +22,10 @@ def whole(x, w):
 
 
 def test_a_program_for_two_devices_is_checked_against_a_reference():
-    verdict = sw.check(staged, X, W, mesh={"s": [2]}, reference=whole)
+    verdict = check(staged, X, W, mesh={"s": [2]}, reference=whole)
     assert verdict, verdict
     assert verdict.meshes == ("{s: 2}",)
-    wrong = sw.check(staged, X, W, mesh={"s": [2]}, reference=lambda x, w: 2 * whole(x, w))
+    wrong = check(staged, X, W, mesh={"s": [2]}, reference=lambda x, w: 2 * whole(x, w))
     assert not wrong
     assert "on one device already" not in str(wrong)
 
@@ -38,7 +39,7 @@ def test_a_simulated_program_is_a_reference():
     x = jnp.arange(8.0)
     simulated = sw.simulate(average, mesh=sw.mesh(d=2))
     for reference in (simulated, lambda x: simulated(x), simulated(x)):
-        verdict = sw.check(average, x, mesh={"d": [4]}, reference=reference)
+        verdict = check(average, x, mesh={"d": [4]}, reference=reference)
         assert verdict, verdict
 
 
@@ -47,5 +48,5 @@ def test_a_result_of_another_shape_beside_one_that_is_not_reduced():
         shard = {"in_specs": P("d"), "out_specs": (P(), P()), "check_vma": False}
         return jax.shard_map(lambda x: (x.sum(), x), mesh=mesh, **shard)(x)
 
-    verdict = sw.check(halved, np.arange(8, dtype=np.float32), mesh={"d": [1, 2]}, fix=False)
+    verdict = check(halved, np.arange(8, dtype=np.float32), mesh={"d": [1, 2]})
     assert {"SW108", "SW403"} <= {finding.code for finding in verdict.findings}, verdict

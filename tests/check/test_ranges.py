@@ -9,9 +9,9 @@ import pytest
 from jax import P, lax
 
 import shardwise as sw
-from shardwise._analysis.check.running import Run
+from shardwise._analysis.lift.run import Run
 from shardwise._engine.tracing import Tracing
-from tests.support import real_mesh
+from tests.support import check, real_mesh
 
 SIZES = [1, 2, 4, 8]
 
@@ -66,7 +66,7 @@ def test_whole_numbers_that_wrap_around_are_found_on_every_mesh(name):
     native = [np.asarray(program(*args, mesh=real_mesh(data=n))) for n in SIZES]
     wrong = [n for n, one in zip(SIZES, native, strict=True) if (one != native[0]).any()]
     assert wrong, "the program should show it"
-    verdict = sw.check(program, *args, mesh={"data": SIZES})
+    verdict = check(program, *args, mesh={"data": SIZES})
     assert list(verdict.wrong_on) == [f"{{data: {n}}}" for n in wrong]
     assert "SW410" not in {finding.code for finding in verdict.findings}
     assert any("wrap around" in finding.remedy for finding in verdict.findings)
@@ -82,7 +82,7 @@ SHOWN = {
 @pytest.mark.parametrize("name", SHOWN)
 def test_where_integers_wrap_around_is_a_finding_with_line_and_value(name):
     program, args = WRAPS[name]
-    finding = sw.check(program, *args, mesh={"data": SIZES}, fix=False).findings[0]
+    finding = check(program, *args, mesh={"data": SIZES}).findings[0]
     assert finding.code == "SW107"
     assert SHOWN[name] in finding.message
     assert finding.where.file == __file__
@@ -94,7 +94,7 @@ def decided(x):
 
 
 def test_a_decision_by_what_has_wrapped_around():
-    verdict = sw.check(split(decided), jnp.full(16, 20, jnp.int8), mesh={"data": SIZES}, fix=False)
+    verdict = check(split(decided), jnp.full(16, 20, jnp.int8), mesh={"data": SIZES})
     finding = verdict.findings[0]
     assert finding.code == "SW107"
     assert "a value of 320 leaves the range of int8 (127)" in finding.message
@@ -108,9 +108,9 @@ def mixed(x):
 
 def test_what_is_meant_to_wrap_around_is_no_finding():
     x = jnp.arange(16, dtype=jnp.int8)
-    assert sw.check(split(mixed), x, mesh={"data": SIZES}).findings == ()
+    assert check(split(mixed), x, mesh={"data": SIZES}).findings == ()
     wrong = split(lambda x: mixed(x) * lax.axis_size("data"))
-    found = sw.check(wrong, x, mesh={"data": SIZES}, fix=False)
+    found = check(wrong, x, mesh={"data": SIZES})
     assert not found
     assert "SW107" not in {one.code for one in found.findings}
 
@@ -138,7 +138,7 @@ def test_whole_numbers_are_asked_about_where_a_result_is_made_of_some():
         return lax.pmean(jnp.median(x), "data"), lax.psum(small.astype(jnp.int32), "data")
 
     args = jnp.arange(16.0) ** 2, jnp.full(16, 100, jnp.uint8)
-    findings = sw.check(split(body), *args, mesh={"data": [1, 4]}).findings
+    findings = check(split(body), *args, mesh={"data": [1, 4]}).findings
     assert {one.code for one in findings if one.certain} == {"SW109"}
     asked = {one.leaf: "wrap around" in one.remedy for one in findings if one.certain}
     assert asked == {"result[0]": False, "result[1]": True}
@@ -167,7 +167,7 @@ def test_what_is_asked_whether_it_is_nan_is_run_on_every_mesh(name):
     native = [np.asarray(split(body)(x, mesh=real_mesh(data=n))) for n in sizes]
     wrong = [n for n, one in zip(sizes, native, strict=True) if abs(one - native[0]) > 1e-4]
     assert wrong, "the program should show it"
-    verdict = sw.check(split(body), x, mesh={"data": sizes})
+    verdict = check(split(body), x, mesh={"data": sizes})
     assert list(verdict.wrong_on) == [f"{{data: {n}}}" for n in wrong]
     assert "SW410" not in {finding.code for finding in verdict.findings}
 
@@ -175,7 +175,7 @@ def test_what_is_asked_whether_it_is_nan_is_run_on_every_mesh(name):
 def test_what_is_infinite_on_one_device_alone():
     x = jnp.ones((16, 4), jnp.float16).at[:, 2].set(6000.0)
     mean = split(lambda x: lax.pmean(x.sum(0) / x.shape[0], "data"))
-    (finding,) = sw.check(mean, x, mesh={"data": [1, 2]}).findings
+    (finding,) = check(mean, x, mesh={"data": [1, 2]}).findings
     assert finding.code == "SW107"
     assert "is finite where it should be NaN or infinite" in finding.message
     assert "leaves the range of float16" in finding.remedy
@@ -221,7 +221,7 @@ def test_what_no_argument_and_no_result_shows(name):
     native = [np.asarray(split(body)(x, mesh=real_mesh(data=n))) for n in SIZES]
     wrong = [n for n, one in zip(SIZES, native, strict=True) if abs(one - native[0]) > 1e-2]
     assert wrong, "the program should show it"
-    verdict = sw.check(split(body), x, mesh={"data": SIZES})
+    verdict = check(split(body), x, mesh={"data": SIZES})
     assert list(verdict.wrong_on) == [f"{{data: {n}}}" for n in wrong]
 
 
@@ -247,7 +247,7 @@ def test_a_factor_that_is_lost_on_some_meshes(name):
     x = jnp.linspace(0, 0.16, 64)
     native = [np.asarray(program(x, mesh=real_mesh(data=n))) for n in SIZES]
     wrong = [n for n, one in zip(SIZES, native, strict=True) if abs(one - native[0]) > 1e-4]
-    verdict = sw.check(program, x, mesh={"data": SIZES})
+    verdict = check(program, x, mesh={"data": SIZES})
     assert list(verdict.wrong_on) == [f"{{data: {n}}}" for n in wrong]
 
 
@@ -272,7 +272,7 @@ def spread(of):
 def test_a_nan_that_rounding_decides_on_makes_no_program_wrong(of, dtype):
     x = jax.random.normal(jax.random.key(0), (16, 8))
     x = x * 0.01 + 100 if dtype == "float32" else (x * 0.1 + 4.026).astype(dtype)
-    verdict = sw.check(spread(of), x, mesh={"data": [1, 2, 4]})
+    verdict = check(spread(of), x, mesh={"data": [1, 2, 4]})
     assert verdict
     assert not verdict.findings
 
@@ -283,7 +283,7 @@ def test_a_nan_of_an_empty_shard_is_wrong_as_before():
         return jax.shard_map(body, mesh=mesh, in_specs=P("data"), out_specs=P())(x, mask)
 
     x = jax.random.normal(jax.random.key(0), (16,))
-    verdict = sw.check(f, x, (jnp.arange(16) < 8) * 1.0, mesh={"data": [1, 2]})
+    verdict = check(f, x, (jnp.arange(16) < 8) * 1.0, mesh={"data": [1, 2]})
     assert verdict.wrong_on == ("{data: 2}",)
 
 
@@ -311,13 +311,13 @@ def test_what_is_nan_or_infinite_on_the_mesh_alone_is_wrong_however_it_rounds(na
     program, shape = ALONE_ON_A_MESH[name]
     x = jax.random.normal(jax.random.key(8), shape)
     given = jax.ShapeDtypeStruct(shape, x.dtype) if drawn else x
-    assert sw.check(program, given, mesh={"data": [1, 4]}).wrong_on == ("{data: 4}",)
+    assert check(program, given, mesh={"data": [1, 4]}).wrong_on == ("{data: 4}",)
 
 
 def test_every_mesh_on_which_it_is_infinite_is_named():
     x = jnp.repeat(jnp.array([0.3, 1.7]), 8)
     program = split(lambda x: lax.pmean(jnp.log(x.var()), "data"))
-    wrong = sw.check(program, x, mesh={"data": SIZES})
+    wrong = check(program, x, mesh={"data": SIZES})
     assert wrong.wrong_on == ("{data: 2}", "{data: 4}", "{data: 8}")
 
 
@@ -329,7 +329,5 @@ def test_a_large_program_that_is_proved_is_run_on_the_largest_mesh_alone(monkeyp
         Run, "observe", lambda run, *atoms: ran.append(run.on) or observe(run, *atoms)
     )
     program = split(lambda x: lax.psum((x * 2).sum(0), "data"))
-    assert sw.check(
-        program, jax.random.normal(jax.random.key(0), (4096, 1024)), mesh={"data": SIZES}
-    )
+    assert check(program, jax.random.normal(jax.random.key(0), (4096, 1024)), mesh={"data": SIZES})
     assert set(ran) == {"on {data: 1}", "on {data: 8}"}

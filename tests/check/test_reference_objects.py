@@ -6,7 +6,7 @@ import pytest
 from jax import lax
 from jax.sharding import PartitionSpec as P
 
-import shardwise as sw
+from tests.support import check
 
 from ..optional import needed
 
@@ -42,7 +42,7 @@ def wrapped(*args):
 
 @pytest.mark.parametrize("reference", [swapped, wrapped])
 def test_the_names_of_parameters_do_not_matter(reference):
-    assert sw.check(learn, new(), new(1), X, mesh=MESH, reference=reference)
+    assert check(learn, new(), new(1), X, mesh=MESH, reference=reference)
 
 
 def test_another_object_than_in_the_reference_is_seen():
@@ -52,6 +52,6 @@ def test_another_object_than_in_the_reference_is_seen():
     def first(teacher, student, x):
         teacher.bias[...] = teacher.bias[...] + x.mean()
 
-    verdict = sw.check(second, new(), new(), X, mesh=MESH, reference=first)
+    verdict = check(second, new(), new(), X, mesh=MESH, reference=first)
     assert {one.leaf for one in verdict.findings} == {"updated student['bias']"}
     assert not verdict

@@ -7,7 +7,7 @@ import pytest
 from jax import P, lax
 
 import shardwise as sw
-from tests.support import normal
+from tests.support import check, normal
 
 MESH = {"data": [1, 8]}
 
@@ -42,7 +42,7 @@ def test_a_coarse_type_elsewhere_loosens_nothing(coarse):
         rounded = x.astype(coarse).astype("float32")
         return {"rounded": total(rounded), "loss": total(x**2) * slip(0.002)}
 
-    verdict = sw.check(split(body), normal(64), mesh=MESH)
+    verdict = check(split(body), normal(64), mesh=MESH)
     assert [f.leaf for f in verdict.findings] == ["result['loss']"]
 
 
@@ -53,7 +53,7 @@ def test_a_coarse_type_on_a_side_path_into_the_result_loosens_little():
         aside = x.astype("bfloat16").astype("float32") * 1e-3
         return total(x**2 + aside) * slip(0.002)
 
-    assert not sw.check(split(body), normal(64), mesh=MESH, fix=False)
+    assert not check(split(body), normal(64), mesh=MESH)
 
 
 @pytest.mark.parametrize("at", [0, 1, 2, 3])
@@ -61,8 +61,8 @@ def test_a_small_entry_beside_a_large_one(at):
     sizes = jnp.array([1e6, 1.0, 1e-3, 1e-6])
     program = split(lambda x: plant(total(x) * sizes, at, 0.01))
     x = normal(64, 1) * np.ones(4, "f")
-    assert not sw.check(program, x, mesh=MESH, fix=False)
-    (finding,) = sw.check(program, x, mesh=MESH, reference=lambda x: x.sum(0) * sizes).findings
+    assert not check(program, x, mesh=MESH)
+    (finding,) = check(program, x, mesh=MESH, reference=lambda x: x.sum(0) * sizes).findings
     assert f"1 of 4 entries, the worst [{at}]: " in finding.message
 
 
@@ -72,9 +72,7 @@ def test_one_entry_of_one_row_of_a_gradient():
         return plant(jax.grad(loss)(w), (5, 7), 0.01)
 
     step = split(body, in_specs=(P(), P("data")))
-    assert not sw.check(
-        step, normal(8, 16), normal(64, 8) * 2.0 ** -np.arange(8.0), mesh=MESH, fix=False
-    )
+    assert not check(step, normal(8, 16), normal(64, 8) * 2.0 ** -np.arange(8.0), mesh=MESH)
 
 
 def test_the_accuracy_beside_the_loss():
@@ -82,14 +80,14 @@ def test_the_accuracy_beside_the_loss():
         hits = lax.pmean((x > 0).mean(), "data")
         return jnp.stack([1e4 * total(x**2), hits * slip(0.01)])
 
-    assert not sw.check(split(body), normal(64), mesh=MESH, fix=False)
+    assert not check(split(body), normal(64), mesh=MESH)
 
 
 @pytest.mark.parametrize("make", [normal, lambda n: abs(normal(n))])
 def test_a_long_sum_wrong_by_a_thousandth(make):
     x = make(1 << 18)
-    assert sw.check(split(total), x, mesh=MESH)
-    assert not sw.check(split(lambda x: total(x) * slip(0.001)), x, mesh=MESH, fix=False)
+    assert check(split(total), x, mesh=MESH)
+    assert not check(split(lambda x: total(x) * slip(0.001)), x, mesh=MESH)
 
 
 @pytest.mark.parametrize("by", [0.01, 0.01j])
@@ -97,8 +95,8 @@ def test_complex_numbers(by):
     def body(x, by):
         return plant(jnp.fft.fft(total(x).astype("complex64")), 1, by)
 
-    assert sw.check(split(lambda x: body(x, 0)), normal(8, 16), mesh=MESH)
-    assert not sw.check(split(lambda x: body(x, by)), normal(8, 16), mesh=MESH, fix=False)
+    assert check(split(lambda x: body(x, 0)), normal(8, 16), mesh=MESH)
+    assert not check(split(lambda x: body(x, by)), normal(8, 16), mesh=MESH)
 
 
 @pytest.mark.parametrize("by", [0.001, 0.1])
@@ -106,14 +104,12 @@ def test_one_part_of_a_complex_number_beside_a_large_one(by):
     x = (normal(64, 4) + 1j * normal(64, 4)[::-1]).astype("complex64")
     unlike = [lambda t: (t.real * 1e6, t.imag * slip(by)), lambda t: (t.real * slip(by), t.imag)]
     for parts in unlike:
-        assert not sw.check(
-            split(lambda x, f=parts: lax.complex(*f(total(x)))), x, mesh=MESH, fix=False
-        )
+        assert not check(split(lambda x, f=parts: lax.complex(*f(total(x)))), x, mesh=MESH)
         # A product with a real number mixes nothing.
         scaled = split(lambda x, f=parts: 2.5 * lax.complex(*f(total(x))))
-        assert not sw.check(scaled, x, mesh=MESH, fix=False)
+        assert not check(scaled, x, mesh=MESH)
     one = split(lambda x: lax.complex(*unlike[0](total(x))))
-    assert sw.check(one, x, mesh=MESH, rtol=0.001), "a given tolerance is one of |z|"
+    assert check(one, x, mesh=MESH, rtol=0.001), "a given tolerance is one of |z|"
 
 
 # --- what must not be faulted
@@ -145,7 +141,7 @@ def fourier(x):
 )
 def test_a_part_of_a_complex_number_that_is_nothing_but_rounding(f):
     x = (normal(64, 4) + 1j * normal(64, 4)[::-1]).astype("complex64")
-    assert (verdict := sw.check(split(f), x, mesh=MESH)), verdict
+    assert (verdict := check(split(f), x, mesh=MESH)), verdict
 
 
 def halves(dtype):
@@ -161,7 +157,7 @@ def centred(x):
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 @pytest.mark.parametrize("body", [total, centred])
 def test_sums_that_cancel(dtype, body):
-    verdict = sw.check(split(body), halves(dtype), mesh={"data": [1, 2, 8]})
+    verdict = check(split(body), halves(dtype), mesh={"data": [1, 2, 8]})
     assert verdict, verdict
 
 
@@ -170,7 +166,7 @@ def test_partial_products_that_cancel(dtype):
     x = jnp.concatenate([halves(dtype)[None, :512], -halves(dtype)[None, :512]], axis=1)
     w = jnp.asarray(1 + 0.01 * normal(1024, 4), dtype)
     program = split(lambda x, w: lax.psum(x @ w, "data"), in_specs=(P(None, "data"), P("data")))
-    verdict = sw.check(program, x, w, mesh=MESH)
+    verdict = check(program, x, w, mesh=MESH)
     assert verdict, verdict
 
 
@@ -182,7 +178,7 @@ def test_counts_are_exact_under_shaking():
         return lax.psum(jnp.where(position <= 4.0, x, 0).sum(), "data") * slip(0.001)
 
     x = jnp.asarray(normal(64))
-    verdict = sw.check(split(body, in_specs=P()), x, mesh=MESH)
+    verdict = check(split(body, in_specs=P()), x, mesh=MESH)
     assert not verdict
 
 
@@ -191,7 +187,7 @@ def test_what_is_printed_is_printed_once_a_mesh(capfd):
         jax.debug.print("here")
         return centred(x)
 
-    assert sw.check(split(body), normal(64), mesh={"data": [1]})
+    assert check(split(body), normal(64), mesh={"data": [1]})
     jax.effects_barrier()
     assert capfd.readouterr().out.count("here") == 1
 
@@ -229,8 +225,8 @@ def round_a_ring(dtype):
 def test_what_is_lost_in_a_cast_is_not_faulted(dtype):
     x = normal(16, 1024)
     mesh = {"data": [1, 2]}
-    assert sw.check(round_a_ring(dtype), x, mesh=mesh)
-    assert sw.check(sent_as(dtype), x, mesh=mesh, reference=lambda x: jnp.sum(x, 0))
+    assert check(round_a_ring(dtype), x, mesh=mesh)
+    assert check(sent_as(dtype), x, mesh=mesh, reference=lambda x: jnp.sum(x, 0))
 
 
 def among_others(dtype, mean):
@@ -261,8 +257,8 @@ def scattered(part):
 def test_what_is_rounded_while_it_is_sent_is_not_faulted(dtype, mean):
     program = among_others(dtype, mean)
     x = normal(8, 1024, seed=3)
-    assert sw.check(program, x, mesh={"data": [1, 2, 8]})
-    assert sw.check(program, x, mesh={"data": [1, 2, 8]}, reference=lambda x: x.mean(0))
+    assert check(program, x, mesh={"data": [1, 2, 8]})
+    assert check(program, x, mesh={"data": [1, 2, 8]}, reference=lambda x: x.mean(0))
 
 
 def test_a_running_sum_that_rounds_most_on_one_device_is_not_faulted():
@@ -275,8 +271,8 @@ def test_a_running_sum_that_rounds_most_on_one_device_is_not_faulted():
 
     x = jnp.asarray(normal(256, 4, seed=2), "bfloat16")
     mesh = {"data": [1, 4, 8]}
-    assert sw.check(split(body, P("data")), x, mesh=mesh)
-    assert not sw.check(split(lambda x: body(x, wrong=True), P("data")), x, mesh=mesh, fix=False)
+    assert check(split(body, P("data")), x, mesh=mesh)
+    assert not check(split(lambda x: body(x, wrong=True), P("data")), x, mesh=mesh)
 
 
 def looked_up(table, ids, y):
@@ -289,22 +285,20 @@ def test_what_a_scatter_rounds_term_by_term_is_not_faulted():
     table = jnp.asarray(normal(4, 8), "bfloat16")
     ids, y = np.arange(2048) * 7 % 4, jnp.asarray(normal(2048, 8, seed=1), "bfloat16")
     step = split(looked_up, in_specs=(P(), P("data"), P("data")))
-    assert sw.check(step, table, ids, y, mesh=MESH)
+    assert check(step, table, ids, y, mesh=MESH)
     wrong = split(lambda *a: looked_up(*a) * slip(0.5), in_specs=(P(), P("data"), P("data")))
-    assert not sw.check(wrong, table, ids, y, mesh=MESH, fix=False)
+    assert not check(wrong, table, ids, y, mesh=MESH)
     parts = split(lambda y, i: lax.psum(jnp.zeros(4, y.dtype).at[i].subtract(y[:, 0]), "data"))
-    assert sw.check(parts, abs(y), ids, mesh=MESH)
+    assert check(parts, abs(y), ids, mesh=MESH)
 
 
 @pytest.mark.parametrize("dtype", NARROW)
 def test_what_is_sent_and_wrong_is_faulted(dtype):
     x = normal(16, 1024)
     reference = lambda x: jnp.sum(x, 0)  # noqa: E731
-    assert not sw.check(
-        sent_as(dtype, 0.9), x, mesh={"data": [1, 2]}, reference=reference, fix=False
-    )
+    assert not check(sent_as(dtype, 0.9), x, mesh={"data": [1, 2]}, reference=reference)
     wrong = sent_as(dtype, jnp.ones(1024).at[np.argmax(x.sum(0))].set(8.0))
-    assert not sw.check(wrong, x, mesh={"data": [1, 2]}, reference=reference, fix=False)
+    assert not check(wrong, x, mesh={"data": [1, 2]}, reference=reference)
 
 
 @pytest.mark.parametrize("make", [np.float32, np.float16], ids=["float32", "float16"])
@@ -317,7 +311,7 @@ def test_products_of_short_numbers_in_float64(make):
     for seed in range(3):
         x = np.asarray(make(normal(240, 32, seed=seed)), "float64")
         with jax.enable_x64(True):
-            assert sw.check(split(body, check_vma=False), x, mesh={"data": [1, 2, 5]})
+            assert check(split(body, check_vma=False), x, mesh={"data": [1, 2, 5]})
 
 
 def test_rows_that_are_picked_and_added_up():
@@ -329,7 +323,7 @@ def test_rows_that_are_picked_and_added_up():
 
     program = split(body, in_specs=(P("data"), P("data")), check_vma=False)
     labels = np.random.default_rng(0).integers(0, 4, 240)
-    assert sw.check(program, normal(240, 64), labels, mesh={"data": [1, 2, 5]})
+    assert check(program, normal(240, 64), labels, mesh={"data": [1, 2, 5]})
 
 
 # --- decisions: whole numbers and booleans that come of numbers that round
@@ -366,7 +360,7 @@ def test_a_decision_that_rounding_turns_is_not_faulted(name):
     alone = sw.simulate(program, mesh=sw.mesh(data=1))
     if name == "nearest":  # the others turn on other data
         assert (sw.simulate(program, mesh=sw.mesh(data=8))(x, w) != alone(x, w)).any()
-    assert sw.check(program, x, w, mesh=MESH, reference=alone)
+    assert check(program, x, w, mesh=MESH, reference=alone)
 
 
 @pytest.mark.parametrize("name", DECISIONS)
@@ -377,7 +371,7 @@ def test_a_decision_that_is_plain_is_faulted(name):
         return found + found // 50 if found.ndim == 0 else found.at[(5, 1)[: found.ndim]].add(5)
 
     x, w = in_bfloat16()
-    assert not sw.check(scored(DECISIONS[name], wrong), x, w, mesh=MESH, fix=False)
+    assert not check(scored(DECISIONS[name], wrong), x, w, mesh=MESH)
 
 
 def test_a_mean_of_whole_numbers_that_is_zero_but_for_rounding():
@@ -387,15 +381,15 @@ def test_a_mean_of_whole_numbers_that_is_zero_but_for_rounding():
     )
     assert x.sum() == 0
     program = split(lambda x: lax.pmean(x.mean(), "data"))
-    assert sw.check(program, x, mesh=MESH)
-    assert sw.check(program, x, mesh=MESH, reference=jnp.mean)
+    assert check(program, x, mesh=MESH)
+    assert check(program, x, mesh=MESH, reference=jnp.mean)
 
 
 def test_a_wrong_sum_over_devices_of_what_has_no_operands():
     def body(x):
         return lax.psum(jnp.where(jnp.arange(4) >= 0, x.sum() / x.shape[0], 0.0), "data")
 
-    (finding,) = sw.check(split(body), normal(64), mesh=MESH).findings
+    (finding,) = check(split(body), normal(64), mesh=MESH).findings
     assert finding.certain
 
 
@@ -406,7 +400,7 @@ def test_large_whole_numbers_that_float64_cannot_tell_apart():
 
     with jax.enable_x64(True):
         x = jnp.asarray([2**60 + 4] * 8)
-        assert not sw.check(split(body), x, mesh=MESH, fix=False)
+        assert not check(split(body), x, mesh=MESH)
 
 
 def test_products_are_in_full_precision():
@@ -418,7 +412,7 @@ def test_products_are_in_full_precision():
         return x @ x.T
 
     for g in (f, jax.jit(f)):
-        sw.check(g, np.eye(8, dtype=np.float32), mesh={"data": [1, 2]})
+        check(g, np.eye(8, dtype=np.float32), mesh={"data": [1, 2]})
     assert set(found) == {"highest"}
     assert jax.config.jax_default_matmul_precision is None
 
@@ -447,5 +441,5 @@ def test_what_is_left_where_everything_cancels_is_no_mistake():
     for seed in range(4):
         params = {"w": normal(4, 6, seed=4 * seed), "b": normal(6, seed=4 * seed + 1)}
         x, y = normal(16, 4, seed=4 * seed + 2), normal(16, 6, seed=4 * seed + 3)
-        verdict = sw.check(noise, params, x, y, mesh={"data": [1, 2, 4, 8]})
+        verdict = check(noise, params, x, y, mesh={"data": [1, 2, 4, 8]})
         assert verdict, str(verdict)

@@ -10,7 +10,7 @@ from flax import nnx
 from jax import P, lax
 
 import shardwise as sw
-from tests.support import normal
+from tests.support import check, normal
 
 MESH = {"data": [1, 2]}
 Shape = jax.ShapeDtypeStruct
@@ -51,7 +51,7 @@ def codes(verdict):
     ],
 )
 def test_data_that_says_nothing(x, expected):
-    verdict = sw.check(split(total), x, mesh=MESH)
+    verdict = check(split(total), x, mesh=MESH)
     assert verdict.ok
     assert codes(verdict) == expected
     assert ("as far as this could show" in str(verdict)) == bool(expected)
@@ -61,42 +61,42 @@ def test_data_that_says_nothing(x, expected):
 def test_zeros_among_other_results_are_no_matter():
     """A first state of an optimizer is zero, and so is the bias that has not been trained."""
     body = lambda x, m: (total(x), m * 0.9)  # noqa: E731
-    assert not sw.check(
+    assert not check(
         split(body, in_specs=(P("data"), P())), normal(8), np.zeros(3, "f"), mesh=MESH
     ).findings
 
 
 def test_nan_in_one_of_several_results_is_named():
     body = lambda x: {"loss": total(x), "norm": total(x) * jnp.nan}  # noqa: E731
-    verdict = sw.check(split(body), normal(8), mesh=MESH)
+    verdict = check(split(body), normal(8), mesh=MESH)
     (finding,) = verdict.findings
     assert "result['norm'] is NaN everywhere" in finding.message
 
 
 def test_nan_in_some_elements_is_named_and_a_mask_is_not():
     x = jnp.asarray(normal(8, 2))
-    verdict = sw.check(split(total), x.at[3, 1].set(jnp.nan), mesh=MESH)
+    verdict = check(split(total), x.at[3, 1].set(jnp.nan), mesh=MESH)
     (finding,) = verdict.findings
     assert "result is NaN in some of its elements: nothing could be seen of them" in finding.message
-    assert not sw.check(split(total), x.at[3, 1].set(-jnp.inf), mesh=MESH).findings
+    assert not check(split(total), x.at[3, 1].set(-jnp.inf), mesh=MESH).findings
 
 
 def test_data_that_differs_over_one_axis_is_enough():
     program = split(lambda x: lax.psum(x.sum(), ("data", "model")), in_specs=P("data", "model"))
     x = jnp.arange(4.0)[:, None] * jnp.ones(4)
-    assert not sw.check(program, x, mesh={"data": [1, 2], "model": [1, 2]}).findings
+    assert not check(program, x, mesh={"data": [1, 2], "model": [1, 2]}).findings
 
 
 def test_one_device_only():
-    verdict = sw.check(split(total), normal(8), mesh={"data": [1]})
+    verdict = check(split(total), normal(8), mesh={"data": [1]})
     assert codes(verdict) == {"SW502"}
-    assert not sw.check(split(total), normal(8), mesh={"data": [1]}, reference=np.sum).findings
-    assert not sw.check(split(total), normal(8), mesh={"data": 2}).findings
+    assert not check(split(total), normal(8), mesh={"data": [1]}, reference=np.sum).findings
+    assert not check(split(total), normal(8), mesh={"data": 2}).findings
 
 
 def test_a_function_that_returns_nothing():
     for f in (lambda x: None, lambda x: {}, split(lambda x: None)):
-        assert codes(sw.check(f, normal(8), mesh=MESH)) == {"SW501"}
+        assert codes(check(f, normal(8), mesh=MESH)) == {"SW501"}
         proof = sw.prove(f, normal(8), mesh=MESH)
         assert (proof.status, codes(proof)) == ("unknown", {"SW501"})
         assert "(0 results on 2 meshes)" in str(proof)
@@ -106,7 +106,7 @@ def test_a_function_that_returns_nothing():
 
 
 def test_a_wrong_program_is_wrong_whatever_the_data():
-    verdict = sw.check(split(lambda x: lax.psum(x.mean(), "data")), jnp.ones(8), mesh=MESH)
+    verdict = check(split(lambda x: lax.psum(x.mean(), "data")), jnp.ones(8), mesh=MESH)
     assert not verdict
     assert codes(verdict) == {"SW401"}
 
@@ -115,17 +115,17 @@ def test_a_wrong_program_is_wrong_whatever_the_data():
 
 
 def test_shapes_are_enough():
-    verdict = sw.check(split(total), Shape((8, 3), jnp.float32), mesh=MESH)
+    verdict = check(split(total), Shape((8, 3), jnp.float32), mesh=MESH)
     assert verdict.drawn
     assert str(verdict) == "program: right on {data: 1}, {data: 2} (values drawn)"
-    wrong = sw.check(split(lambda x: lax.psum(x.mean(), "data")), Shape((8,), "float32"), mesh=MESH)
+    wrong = check(split(lambda x: lax.psum(x.mean(), "data")), Shape((8,), "float32"), mesh=MESH)
     assert codes(wrong) == {"SW401"}
     assert wrong.to_dict()["drawn"] is True
 
 
 def drawn(program, *shapes, seed=0):
     """The values that are drawn for the shapes of a program."""
-    from shardwise._analysis.check.draw import DrawnArguments
+    from shardwise._analysis.draw import DrawnArguments
     from shardwise._engine.tracing import Tracing
 
     return DrawnArguments(Tracing(program, sw.mesh(data=1)), shapes).run(seed)[1]
@@ -205,7 +205,7 @@ def test_numbers_without_signs_where_signs_are_not_finite():
     _, nu = drawn(adam, shape, shape)
     assert (nu > 0).all()
     assert (drawn(lambda g, nu, *, mesh: g * nu, shape, shape)[1] < 0).any()
-    assert not sw.check(adam, shape, shape, mesh={"data": 1}, reference=adam).limited
+    assert not check(adam, shape, shape, mesh={"data": 1}, reference=adam).limited
 
 
 def test_abstract_objects_of_nnx():
@@ -229,7 +229,7 @@ def test_abstract_objects_of_nnx():
     assert isinstance(model.table.embedding.get_value(), jax.ShapeDtypeStruct)
     assert numbers.max() == 11
     reference = functools.partial(loss, mesh=None)  # without one, it would not be run
-    assert sw.check(loss, model, ids, mesh={"data": [1, 2]}, reference=reference).drawn
+    assert check(loss, model, ids, mesh={"data": [1, 2]}, reference=reference).drawn
 
 
 @pytest.mark.filterwarnings("error")
@@ -247,15 +247,15 @@ def test_types_that_jax_narrows_are_drawn_quietly(dtype):
 def test_what_is_done_to_it_before_it_is_split_does_not_hide_that_it_is_alike(before):
     largest = split(lambda x: lax.pmax(x.mean().astype("float32"), "data"))
     program = lambda x, *, mesh: largest(before(x), mesh=mesh)  # noqa: E731
-    assert codes(sw.check(program, jnp.ones((8, 4)), mesh=MESH)) == {"SW504"}
+    assert codes(check(program, jnp.ones((8, 4)), mesh=MESH)) == {"SW504"}
     if before is not jnp.ones_like:
-        assert not sw.check(program, jnp.arange(32.0).reshape(8, 4), mesh=MESH, fix=False)
+        assert not check(program, jnp.arange(32.0).reshape(8, 4), mesh=MESH)
 
 
 def test_what_rows_are_made_from_inside_is_looked_at():
     """The argument is a number, and what is split differs from row to row."""
     program = lambda x, *, mesh: split(total)(x * jnp.arange(8.0), mesh=mesh)  # noqa: E731
-    assert sw.check(program, jnp.float32(3), mesh=MESH).findings == ()
+    assert check(program, jnp.float32(3), mesh=MESH).findings == ()
 
 
 def named(body):
@@ -271,12 +271,12 @@ def masked(x, mask):
 def test_an_argument_that_is_alike_beside_one_that_is_not():
     program = named(masked)
     x, ones = jnp.arange(8.0) ** 2, jnp.ones(8)
-    verdict = sw.check(program, x, ones, mesh=MESH)
+    verdict = check(program, x, ones, mesh=MESH)
     assert verdict
     (found,) = verdict.findings
     assert found.code == "SW504"
     assert "the same mask" in found.message
-    assert not sw.check(program, x, ones.at[0].set(0.0), mesh=MESH, fix=False)
+    assert not check(program, x, ones.at[0].set(0.0), mesh=MESH)
 
 
 def test_an_argument_that_is_alike_where_the_program_is_proved():
@@ -284,7 +284,7 @@ def test_an_argument_that_is_alike_where_the_program_is_proved():
         return lax.psum(jnp.sum(x * mask), "data") / lax.psum(jnp.sum(mask), "data")
 
     program = named(right)
-    assert sw.check(program, jnp.arange(8.0), jnp.ones(8), mesh=MESH).findings == ()
+    assert check(program, jnp.arange(8.0), jnp.ones(8), mesh=MESH).findings == ()
 
 
 def test_a_state_that_begins_with_zeros_is_not_told():
@@ -298,7 +298,7 @@ def test_a_state_that_begins_with_zeros_is_not_told():
     specs = P("data"), P("data"), P("data")
     program = split(step, specs, out_specs=specs[:2])
     w, x = jnp.arange(8.0), jnp.arange(64.0).reshape(8, 8)
-    assert sw.check(program, w, jnp.zeros(8), x, mesh=MESH).findings == ()
+    assert check(program, w, jnp.zeros(8), x, mesh=MESH).findings == ()
 
 
 # --- what zeros hide
@@ -319,37 +319,37 @@ def rows(body, *specs):
 
 def test_zeros_that_hide_a_mistake_are_named():
     x, program = normal(8, 4, seed=0), rows(unsynchronised, P())
-    verdict = sw.check(program, x, jnp.zeros(4), mesh=MESH)
+    verdict = check(program, x, jnp.zeros(4), mesh=MESH)
     assert verdict.ok
     (one,) = verdict.findings
     assert one.code == "SW505"
     assert not one.certain
     assert one.message.startswith("args[1] is zero everywhere, and with other numbers there")
     assert "gain * (x" in one.where.text
-    assert not sw.check(program, x, jnp.ones(4), mesh=MESH, fix=False)
+    assert not check(program, x, jnp.ones(4), mesh=MESH)
 
 
 @pytest.mark.parametrize("zero", [0.0, np.zeros(()), np.zeros((), "float16")])
 def test_a_number_that_is_zero_hides_a_mistake_too(zero):
-    verdict = sw.check(rows(unsynchronised, P()), normal(8, 4, seed=0), zero, mesh=MESH)
+    verdict = check(rows(unsynchronised, P()), normal(8, 4, seed=0), zero, mesh=MESH)
     assert codes(verdict) == {"SW505"}
 
 
 def test_zeros_that_hide_nothing_are_no_matter():
     x = normal(8, 4, seed=0)
-    assert not sw.check(rows(synchronised, P()), x, jnp.zeros(4), mesh=MESH).findings
+    assert not check(rows(synchronised, P()), x, jnp.zeros(4), mesh=MESH).findings
 
     def kept(x, gain):  # what is not proved, and right with any gain
         return x + gain * jnp.sort(lax.all_gather(x, "data", tiled=True), 0)[3]
 
-    assert not sw.check(rows(kept, P()), x, jnp.zeros(4), mesh=MESH).findings
+    assert not check(rows(kept, P()), x, jnp.zeros(4), mesh=MESH).findings
 
 
 def test_zeros_beside_a_reference():
     x, reference = normal(8, 4, seed=0), lambda x, gain: x + gain * (x - x.mean(0)) / x.std(0)
-    found = sw.check(
+    found = check(
         rows(unsynchronised, P()), x, jnp.zeros(4), mesh=MESH, reference=reference
     ).findings
     assert {one.code for one in found} == {"SW505"}
     # The result of other numbers is not known.
-    assert sw.check(rows(unsynchronised, P()), x, jnp.zeros(4), mesh=MESH, reference=x)
+    assert check(rows(unsynchronised, P()), x, jnp.zeros(4), mesh=MESH, reference=x)

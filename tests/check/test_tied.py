@@ -12,7 +12,7 @@ import pytest
 from jax import P, lax
 
 import shardwise as sw
-from tests.support import normal
+from tests.support import check, normal
 
 from .marks import line_of
 
@@ -74,12 +74,12 @@ def certain(verdict):
 @pytest.mark.parametrize("form", ["scan", "written out", "first block before the loop"])
 def test_a_wrong_normaliser_is_named_and_not_the_product_before_it(form):
     wrong = functools.partial(train, form=form, rescale=False)
-    (finding,) = certain(sw.check(wrong, *ring_args(), mesh=RING))
+    (finding,) = certain(check(wrong, *ring_args(), mesh=RING))
     assert finding.code == "SW109"
     assert finding.where.line == line_of(attend, "# wrong")
     assert "it differs first at this line" in finding.message
     assert "is the same on every device" not in finding.remedy
-    assert sw.check(functools.partial(train, form=form, rescale=True), *ring_args(), mesh=RING)
+    assert check(functools.partial(train, form=form, rescale=True), *ring_args(), mesh=RING)
 
 
 def test_a_value_that_the_loop_goes_on_with_is_not_to_blame():
@@ -90,7 +90,7 @@ def test_a_value_that_the_loop_goes_on_with_is_not_to_blame():
         specs = {"in_specs": (P(), P("seq")), "out_specs": P("seq")}
         return jax.shard_map(body, mesh=mesh, **specs)(params, x)
 
-    (finding,) = certain(sw.check(forward, *ring_args(), mesh={"seq": 2}))
+    (finding,) = certain(check(forward, *ring_args(), mesh={"seq": 2}))
     assert finding.where.line == line_of(attend, "# wrong")
 
 
@@ -115,11 +115,11 @@ def sums_so_far(x, *, mesh, largest):
 
 def test_a_share_that_is_used_rightly_is_not_the_cause_of_something_else():
     wrong = functools.partial(sums_so_far, largest=jnp.max)
-    (finding,) = certain(sw.check(wrong, normal(16), mesh={"data": [1, 4]}))
+    (finding,) = certain(check(wrong, normal(16), mesh={"data": [1, 4]}))
     assert finding.code == "SW405"
     assert finding.where.line == line_of(sums_so_far, "# wrong")
     assert "own maximum or minimum" in finding.message
-    assert sw.check(functools.partial(sums_so_far, largest=jnp.sum), normal(16), mesh={"data": 4})
+    assert check(functools.partial(sums_so_far, largest=jnp.sum), normal(16), mesh={"data": 4})
 
 
 def batch_norm(params, x, *, mesh, mended):
@@ -160,7 +160,7 @@ def of_columns(h):
 def test_a_variance_around_a_devices_own_mean_is_told_as_such(variance):
     """Neither psum nor pmean mends it, so the remedy is another; and it is told once."""
     program = functools.partial(batch_norm, mended=variance)
-    (finding,) = certain(sw.check(program, *norm_args(), mesh={"data": [1, 4]}))
+    (finding,) = certain(check(program, *norm_args(), mesh={"data": [1, 4]}))
     assert finding.code == "SW405"
     assert "a variance around each device's own mean" in finding.message
     start = variance.__code__.co_firstlineno
@@ -175,12 +175,12 @@ def test_a_variance_around_a_devices_own_mean_is_told_as_such(variance):
         return scope["var"]
 
     assert len(lines) == 2
-    assert sw.check(functools.partial(batch_norm, mended=recipe), *norm_args(), mesh={"data": 4})
+    assert check(functools.partial(batch_norm, mended=recipe), *norm_args(), mesh={"data": 4})
 
 
 def test_an_average_of_equal_values_is_no_cause_where_another_is_known():
     program = functools.partial(batch_norm, mended=averaged)
-    verdict = sw.check(program, *norm_args(), mesh={"data": [1, 4]})
+    verdict = check(program, *norm_args(), mesh={"data": [1, 4]})
     assert [finding.certain for finding in verdict.findings if finding.code == "SW201"] == [False]
 
 
@@ -199,7 +199,7 @@ def balance(gate, x, *, mesh):
 
 
 def test_the_line_where_two_shares_meet_is_that_of_the_forward_pass():
-    verdict = sw.check(balance, normal(3, 4), normal(16, 3, seed=1), mesh={"data": [1, 4]})
+    verdict = check(balance, normal(3, 4), normal(16, 3, seed=1), mesh={"data": [1, 4]})
     (finding,) = certain(verdict)
     assert finding.code == "SW405"
     assert finding.where.line == line_of(balance, "# made")
@@ -239,7 +239,7 @@ def tied_weights(table, tokens, *, mesh, wrong):
 def test_what_is_done_to_a_sum_of_two_gradients_is_named(wrong, code):
     tokens = jax.random.randint(jax.random.key(1), (16, 9), 0, 32)
     program = functools.partial(tied_weights, wrong=wrong)
-    (finding,) = certain(sw.check(program, normal(32, 16), tokens, mesh={"data": [1, 2, 8]}))
+    (finding,) = certain(check(program, normal(32, 16), tokens, mesh={"data": [1, 2, 8]}))
     assert finding.code == code
     assert finding.where.line == line_of(tied_weights, f"# {wrong}")
 
@@ -258,5 +258,5 @@ def test_devices_that_hold_the_same_do_not_differ():
         specs = {"in_specs": P("data"), "out_specs": P(), "check_vma": False}
         return jax.shard_map(decayed, mesh=mesh, **specs)(x)
 
-    (finding,) = certain(sw.check(program, normal(24), mesh={"data": [1, 2, 4]}))
+    (finding,) = certain(check(program, normal(24), mesh={"data": [1, 2, 4]}))
     assert (finding.code, finding.where.line) == ("SW109", line_of(decayed, "# wrong"))

@@ -16,7 +16,7 @@ from jax import P, lax
 
 import shardwise as sw
 from shardwise._jax.source_lines import library_folders
-from tests.support import normal
+from tests.support import check, normal
 
 from .marks import line_of
 
@@ -55,7 +55,7 @@ def certain(verdict):
 
 
 def test_a_right_program_is_true():
-    verdict = sw.check(split(total), X, mesh=MESH)
+    verdict = check(split(total), X, mesh=MESH)
     assert verdict.ok
     assert verdict
     assert verdict.findings == ()
@@ -66,7 +66,7 @@ def test_a_right_program_is_true():
 
 
 def test_a_wrong_program_is_false_and_says_why():
-    verdict = sw.check(split(too_large), X, mesh=MESH)
+    verdict = check(split(too_large), X, mesh=MESH)
     assert not verdict
     (finding,) = certain(verdict)
     assert finding.code == "SW401"
@@ -81,7 +81,7 @@ def test_a_wrong_program_is_false_and_says_why():
 
 
 def test_the_text_has_a_caret_under_the_call():
-    text = str(sw.check(split(too_large), X, mesh=MESH)).splitlines()
+    text = str(check(split(too_large), X, mesh=MESH)).splitlines()
     at = next(i for i, line in enumerate(text) if "# here" in line)
     code, caret = text[at], text[at + 1]
     start = caret.index("^")
@@ -91,7 +91,7 @@ def test_the_text_has_a_caret_under_the_call():
 
 
 def test_plain_data_is_json():
-    data = sw.check(split(too_large), X, mesh=MESH).to_dict()
+    data = check(split(too_large), X, mesh=MESH).to_dict()
     again = json.loads(json.dumps(data))
     assert again == data
     assert again["ok"] is False
@@ -105,7 +105,7 @@ def test_html_is_escaped():
         return jax.shard_map(body, mesh=mesh, in_specs=P("data"), out_specs=P())(x)
 
     program.__name__ = "<script>"
-    page = sw.check(program, X, mesh=MESH)._repr_html_()
+    page = check(program, X, mesh=MESH)._repr_html_()
     assert "<script>" not in page
     assert "&lt;script&gt;" in page
     assert "<b>&" not in page
@@ -124,7 +124,7 @@ def test_a_right_program_passes_on_64_devices(dtype):
         return lax.pmean(jnp.mean(hidden**2), "data"), lax.psum(x.T @ hidden, "data") / 128
 
     step = split(body, in_specs=(P(), P("data")))
-    verdict = sw.check(step, w, x, mesh={"data": [1, 64]})
+    verdict = check(step, w, x, mesh={"data": [1, 64]})
     assert verdict, verdict
 
 
@@ -136,7 +136,7 @@ def test_a_deep_right_program_passes():
         return lax.pmean(jnp.mean(out**2), "data")
 
     step = split(jax.value_and_grad(loss), in_specs=(P(), P("data")))
-    verdict = sw.check(step, w, x, mesh={"data": [1, 16]})
+    verdict = check(step, w, x, mesh={"data": [1, 16]})
     assert verdict, verdict
 
 
@@ -149,7 +149,7 @@ def test_a_gradient_wrong_by_one_percent_fails(dtype):
         grads = jax.grad(lambda w: lax.pmean(jnp.mean((x @ w) ** 2), "data"))(w)
         return (slip * grads.astype("float32")).astype(dtype)
 
-    verdict = sw.check(split(body, in_specs=(P(), P("data"))), w, x, mesh={"data": [1, 8]})
+    verdict = check(split(body, in_specs=(P(), P("data"))), w, x, mesh={"data": [1, 8]})
     assert not verdict
 
 
@@ -158,10 +158,10 @@ def test_tolerances_can_be_set():
         slip = 1 if lax.axis_size("data") == 1 else 1.01
         return slip * total(x)
 
-    assert not sw.check(split(body), X, mesh=MESH, fix=False)
-    assert sw.check(split(body), X, mesh=MESH, rtol=0.02)
-    assert sw.check(split(body), X, mesh=MESH, atol=10.0)
-    assert not sw.check(split(body), X, mesh=MESH, atol=1e-6, fix=False)
+    assert not check(split(body), X, mesh=MESH)
+    assert check(split(body), X, mesh=MESH, rtol=0.02)
+    assert check(split(body), X, mesh=MESH, atol=10.0)
+    assert not check(split(body), X, mesh=MESH, atol=1e-6)
 
 
 def test_a_result_that_is_nothing_but_rounding_is_not_faulted():
@@ -171,14 +171,14 @@ def test_a_result_that_is_nothing_but_rounding_is_not_faulted():
         mean = lax.pmean(x.mean(0), "data")
         return lax.psum((x - mean).sum(0), "data")
 
-    verdict = sw.check(split(body), normal(64, 3), mesh={"data": [1, 8]})
+    verdict = check(split(body), normal(64, 3), mesh={"data": [1, 8]})
     assert verdict, verdict
 
 
 def test_integers_agree_exactly_or_not():
     x = np.arange(8, dtype="int32")
-    assert sw.check(split(total), x, mesh=MESH)
-    wrong = sw.check(split(lambda x: lax.psum(x.max(), "data")), x, mesh=MESH)
+    assert check(split(total), x, mesh=MESH)
+    wrong = check(split(lambda x: lax.psum(x.max(), "data")), x, mesh=MESH)
     assert not wrong
 
 
@@ -187,28 +187,28 @@ def test_integers_agree_exactly_or_not():
 
 def test_a_reference_may_be_a_function_or_a_value():
     mean = split(lambda x: lax.pmean(x.mean(), "data"))
-    assert sw.check(mean, X, mesh=MESH, reference=lambda x: jnp.mean(x))
-    assert sw.check(mean, X, mesh=MESH, reference=X.mean())
-    assert not sw.check(mean, X, mesh=MESH, reference=lambda x: jnp.sum(x), fix=False)
-    assert not sw.check(mean, X, mesh=MESH, reference=2 * X.mean(), fix=False)
+    assert check(mean, X, mesh=MESH, reference=lambda x: jnp.mean(x))
+    assert check(mean, X, mesh=MESH, reference=X.mean())
+    assert not check(mean, X, mesh=MESH, reference=lambda x: jnp.sum(x))
+    assert not check(mean, X, mesh=MESH, reference=2 * X.mean())
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint32", "bfloat16", "float32", "complex64"])
 def test_a_number_of_pythons_as_reference_has_the_type_of_the_result(dtype):
     three = split(lambda x: lax.pmax(jnp.sign(x.max()), "data").astype(dtype) + 2)
     for reference in (3, lambda x: 3):
-        assert sw.check(three, abs(X), mesh=MESH, reference=reference)
+        assert check(three, abs(X), mesh=MESH, reference=reference)
     for reference in (2, lambda x: 2, 259, lambda x: 259, np.int16(3), 3.5):
-        assert not sw.check(three, abs(X), mesh=MESH, reference=reference, fix=False)
+        assert not check(three, abs(X), mesh=MESH, reference=reference)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_a_reference_may_be_coarser_than_the_program(dtype):
     coarse = lambda x: (x.astype(dtype) * 1.5).astype(x.dtype)  # noqa: E731
     x = jnp.asarray(normal(64))
-    assert sw.check(split(lambda x: x * 1.5, PARTS), x, mesh=MESH, reference=coarse)
-    assert sw.check(split(coarse, PARTS), x, mesh=MESH, reference=lambda x: x * 1.5)
-    assert not sw.check(split(lambda x: x * 1.6, PARTS), x, mesh=MESH, reference=coarse, fix=False)
+    assert check(split(lambda x: x * 1.5, PARTS), x, mesh=MESH, reference=coarse)
+    assert check(split(coarse, PARTS), x, mesh=MESH, reference=lambda x: x * 1.5)
+    assert not check(split(lambda x: x * 1.6, PARTS), x, mesh=MESH, reference=coarse)
 
 
 @pytest.mark.filterwarnings("ignore:overflow encountered")
@@ -220,19 +220,19 @@ def test_a_reference_that_the_type_cannot_hold(x, wide):
     """Of NumPy's wider types it would be cut down to what the program gives."""
     for reference in (lambda x: np.asarray(x, wide).sum(), np.asarray(x, wide).sum()):
         with pytest.raises(sw.ArgumentError, match="cannot hold"):
-            sw.check(split(total), x, mesh=MESH, reference=reference)
+            check(split(total), x, mesh=MESH, reference=reference)
 
 
 def test_a_reference_shows_what_is_wrong_on_one_device_already():
     total_of_two = split(lambda x: 2 * lax.psum(x.sum(), "data"))
-    assert sw.check(total_of_two, X, mesh=MESH)
-    verdict = sw.check(total_of_two, X, mesh=MESH, reference=jnp.sum)
+    assert check(total_of_two, X, mesh=MESH)
+    verdict = check(total_of_two, X, mesh=MESH, reference=jnp.sum)
     assert not verdict
 
 
 def test_a_reference_of_another_structure_is_refused():
     with pytest.raises(sw.ShardingError, match="structure of the program's result"):
-        sw.check(split(total), X, mesh=MESH, reference=lambda x: (x.sum(), x.sum()))
+        check(split(total), X, mesh=MESH, reference=lambda x: (x.sum(), x.sum()))
 
 
 @pytest.mark.parametrize(
@@ -248,15 +248,15 @@ def test_a_reference_of_another_structure_is_refused():
 def test_a_reference_is_paired_by_its_paths(reference, words):
     program = split(lambda x: {"a": total(x), "b": total(x * x)})
     with pytest.raises(sw.ShardingError, match=re.escape(words)):
-        sw.check(program, X, mesh=MESH, reference=reference)
+        check(program, X, mesh=MESH, reference=reference)
 
 
 def test_a_reference_with_swapped_keys_is_wrong_and_in_another_order_right():
     program = split(lambda x: {"a": total(x), "b": total(x * x)})
     right = lambda x: {"b": (x * x).sum(), "a": x.sum()}  # noqa: E731
-    assert sw.check(program, X, mesh=MESH, reference=right)
+    assert check(program, X, mesh=MESH, reference=right)
     swapped = lambda x: {"a": (x * x).sum(), "b": x.sum()}  # noqa: E731
-    verdict = sw.check(program, X, mesh=MESH, reference=swapped)
+    verdict = check(program, X, mesh=MESH, reference=swapped)
     assert not verdict
     assert "differs from the reference on one device already" in str(verdict)
     assert "depends on the number of devices" not in str(verdict)
@@ -264,8 +264,8 @@ def test_a_reference_with_swapped_keys_is_wrong_and_in_another_order_right():
 
 def test_a_reference_in_numpy_and_one_that_takes_a_mesh():
     mean = split(lambda x: lax.pmean(x.mean(), "data"))
-    assert sw.check(mean, X, mesh=MESH, reference=lambda x: np.mean(np.asarray(x)))
-    assert sw.check(mean, X, mesh=MESH, reference=mean)
+    assert check(mean, X, mesh=MESH, reference=lambda x: np.mean(np.asarray(x)))
+    assert check(mean, X, mesh=MESH, reference=mean)
 
 
 def test_the_users_error_in_a_reference_is_the_users():
@@ -273,7 +273,7 @@ def test_the_users_error_in_a_reference_is_the_users():
         raise KeyError("mine")
 
     with pytest.raises(KeyError, match="mine"):
-        sw.check(split(total), X, mesh=MESH, reference=reference)
+        check(split(total), X, mesh=MESH, reference=reference)
 
 
 # --- options
@@ -283,20 +283,20 @@ def test_the_users_error_in_a_reference_is_the_users():
 @pytest.mark.parametrize("given", [-1, -1e-9, np.nan, np.inf, 10**400, "a", "1", [1], True])
 def test_tolerances_that_make_no_sense(name, given):
     with pytest.raises(sw.ShardwiseError, match=rf"(?s)sw.check: {name} is .*finite") as caught:
-        sw.check(split(total), X, mesh=MESH, **{name: given})
+        check(split(total), X, mesh=MESH, **{name: given})
     assert "Remedy" in str(caught.value)
 
 
 def test_other_options_that_make_no_sense():
     with pytest.raises(sw.ShardwiseError, match="f is 3"):
-        sw.check(3, X, mesh=MESH)  # pyright: ignore[reportArgumentType]
+        check(3, X, mesh=MESH)  # pyright: ignore[reportArgumentType]
     with pytest.raises(sw.ShardwiseError, match="seed is -1"):
-        sw.check(split(total), X, mesh=MESH, seed=-1)
+        check(split(total), X, mesh=MESH, seed=-1)
 
 
 @pytest.mark.parametrize("given", [np.float32(0.02), 0, 1, jnp.float32(0.1)])
 def test_tolerances_of_every_kind_of_number(given):
-    assert sw.check(split(total), X, mesh=MESH, rtol=given, atol=1)
+    assert check(split(total), X, mesh=MESH, rtol=given, atol=1)
 
 
 # --- which meshes
@@ -306,7 +306,7 @@ def test_the_head_says_where_it_is_right_and_where_wrong():
     def body(x):
         return total(x) * (2 if lax.axis_size("data") == 4 else 1)
 
-    verdict = sw.check(split(body), X, mesh={"data": [1, 2, 4, 8]})
+    verdict = check(split(body), X, mesh={"data": [1, 2, 4, 8]})
     assert verdict.wrong_on == ("{data: 4}",)
     assert verdict.right_on == ("{data: 1}", "{data: 2}", "{data: 8}")
     head = "program: WRONG on {data: 4}; right on {data: 1}, {data: 2}, {data: 8}"
@@ -317,7 +317,7 @@ def test_the_head_says_where_it_is_right_and_where_wrong():
 
 
 def test_a_reference_may_be_missed_on_one_device_too():
-    verdict = sw.check(split(total), X, mesh=MESH, reference=lambda x: 2 * x.sum())
+    verdict = check(split(total), X, mesh=MESH, reference=lambda x: 2 * x.sum())
     assert verdict.wrong_on == verdict.meshes
     assert "right on" not in str(verdict)
 
@@ -330,7 +330,7 @@ def test_a_deadlock_on_some_meshes():
         last = lax.axis_index("data") == 3
         return lax.psum(lax.cond(last, wait, lambda x: x.sum(), x), "data")
 
-    verdict = sw.check(split(body), X, mesh={"data": [1, 2, 4]})
+    verdict = check(split(body), X, mesh={"data": [1, 2, 4]})
     assert verdict.wrong_on == ("{data: 4}",)
 
 
@@ -342,7 +342,7 @@ def test_several_axes_are_tried_in_every_combination():
         return lax.psum(x.sum(), ("data", "model"))
 
     program = split(body, in_specs=P("data", "model"))
-    verdict = sw.check(program, normal(4, 4), mesh={"data": [1, 2], "model": [1, 2, 4]})
+    verdict = check(program, normal(4, 4), mesh={"data": [1, 2], "model": [1, 2, 4]})
     assert verdict
     assert len(verdict.meshes) == 6
     assert verdict.meshes[-1] == "{data: 2, model: 4}"
@@ -353,7 +353,7 @@ def test_the_axis_at_fault_is_named():
         return lax.psum(lax.pmean(x.sum(), "model"), "data")
 
     program = split(body, in_specs=P("data", "model"))
-    verdict = sw.check(program, normal(4, 4), mesh={"data": [1, 2], "model": [1, 4]})
+    verdict = check(program, normal(4, 4), mesh={"data": [1, 2], "model": [1, 4]})
     assert any(
         "is 1/4 of what" in f.message and "averaged over 'model'" in f.message and f.code == "SW402"
         for f in certain(verdict)
@@ -371,11 +371,11 @@ def test_the_axis_at_fault_is_named():
 )
 def test_bad_meshes_are_refused(mesh, words):
     with pytest.raises(sw.ShardingError, match=words):
-        sw.check(split(total), X, mesh=mesh)
+        check(split(total), X, mesh=mesh)
 
 
 def test_a_mesh_may_be_given_as_one():
-    assert sw.check(split(total), X, mesh=sw.mesh(data=4)).meshes == ("{data: 4}",)
+    assert check(split(total), X, mesh=sw.mesh(data=4)).meshes == ("{data: 4}",)
 
 
 # --- structure, shape, type
@@ -383,7 +383,7 @@ def test_a_mesh_may_be_given_as_one():
 
 def test_another_shape():
     gather = split(lambda x: x, out_specs=P("data"), in_specs=P())
-    (finding,) = certain(sw.check(gather, X, mesh=MESH))
+    (finding,) = certain(check(gather, X, mesh=MESH))
     assert finding.code == "SW108"
     assert "float32[32, 3]" in finding.message
     assert "float32[8, 3]" in finding.message
@@ -393,7 +393,7 @@ def test_another_dtype():
     def program(x, *, mesh):
         return total_of(x, mesh).astype("int32" if mesh.size > 1 else "float32")
 
-    (finding,) = certain(sw.check(program, X, mesh=MESH))
+    (finding,) = certain(check(program, X, mesh=MESH))
     assert finding.code == "SW108"
     assert "int32[]" in finding.message
 
@@ -403,7 +403,7 @@ def test_another_structure():
         out = total_of(x, mesh)
         return (out, out) if mesh.size > 1 else out
 
-    (finding,) = certain(sw.check(program, X, mesh=MESH))
+    (finding,) = certain(check(program, X, mesh=MESH))
     assert finding.code == "SW108"
     assert "structure" in finding.message
 
@@ -413,12 +413,12 @@ def total_of(x, mesh):
 
 
 def test_a_program_without_shard_map():
-    assert sw.check(lambda x: jnp.sin(x), X, mesh=MESH)
-    assert not sw.check(lambda x, *, mesh: x * mesh.size, X, mesh=MESH, fix=False)
+    assert check(lambda x: jnp.sin(x), X, mesh=MESH)
+    assert not check(lambda x, *, mesh: x * mesh.size, X, mesh=MESH)
 
 
 def test_a_constant_result():
-    assert sw.check(lambda x, *, mesh: (total_of(x, mesh), 3.0, jnp.zeros(2)), X, mesh=MESH)
+    assert check(lambda x, *, mesh: (total_of(x, mesh), 3.0, jnp.zeros(2)), X, mesh=MESH)
 
 
 def test_keys_as_results():
@@ -434,8 +434,8 @@ def test_keys_as_results():
 
         return jax.shard_map(body, mesh=mesh, in_specs=(P(), P("data")), out_specs=P())(key, x)
 
-    assert sw.check(program, jax.random.key(0), X, mesh=MESH)
-    assert not sw.check(wrong, jax.random.key(0), X, mesh=MESH, fix=False)
+    assert check(program, jax.random.key(0), X, mesh=MESH)
+    assert not check(wrong, jax.random.key(0), X, mesh=MESH)
 
 
 def test_nan_on_some_meshes_only():
@@ -444,13 +444,13 @@ def test_nan_on_some_meshes_only():
         return lax.pmean(jnp.where(x > 0, x, 0).sum() / count, "data")
 
     x = np.float32([1, 2, 3, 4, -1, -2, -3, -4])
-    verdict = sw.check(split(body), x, mesh={"data": [1, 4]})
+    verdict = check(split(body), x, mesh={"data": [1, 4]})
     (finding,) = certain(verdict)
     assert finding.code == "SW405"  # the cause; what it leads to is said beside it
     assert "division by a share" in finding.message
     assert "NaN or infinite on {data: 4}" in finding.message
     reference = lambda x: jnp.mean(x, where=x > 0)  # noqa: E731
-    verdict = sw.check(split(body), x, mesh={"data": [1, 4]}, reference=reference)
+    verdict = check(split(body), x, mesh={"data": [1, 4]}, reference=reference)
     assert [f.message for f in certain(verdict)] == [finding.message]
 
 
@@ -461,19 +461,19 @@ def test_infinity_agrees_with_infinity_alone(found, options):
         on_several = lax.axis_size("data") > 1
         return lax.psum(x.sum(0), "data").at[0].set(found if on_several else np.inf)
 
-    assert not sw.check(split(body), X, mesh=MESH, **options)
-    assert sw.check(split(lambda x: lax.pmax(x.max(0), "data").at[0].set(np.inf)), X, mesh=MESH)
+    assert not check(split(body), X, mesh=MESH, **options)
+    assert check(split(lambda x: lax.pmax(x.max(0), "data").at[0].set(np.inf)), X, mesh=MESH)
 
 
 def test_nan_everywhere_is_no_difference():
-    assert sw.check(split(lambda x: total(x) * jnp.nan), X, mesh=MESH)
+    assert check(split(lambda x: total(x) * jnp.nan), X, mesh=MESH)
 
 
 def test_leaves_are_named_by_their_path():
     def body(x):
         return {"metrics": {"loss": lax.psum(x.mean(), "data"), "total": total(x)}}
 
-    (finding,) = certain(sw.check(split(body), X, mesh=MESH))
+    (finding,) = certain(check(split(body), X, mesh=MESH))
     assert finding.leaf == "result['metrics']['loss']"
 
 
@@ -481,7 +481,7 @@ def test_results_that_fail_alike_are_told_once():
     def body(x):
         return lax.psum((x.mean(), x.mean(0)), "data")
 
-    (finding,) = certain(sw.check(split(body), X, mesh=MESH))
+    (finding,) = certain(check(split(body), X, mesh=MESH))
     assert "1 more result" in finding.message
 
 
@@ -496,7 +496,7 @@ def test_a_deadlock_is_a_finding():
         first = lax.axis_index("data") == 0
         return lax.cond(first, wait, lambda x: x.sum(), x)[None]
 
-    verdict = sw.check(split(body, out_specs=P("data")), X, mesh=MESH)
+    verdict = check(split(body, out_specs=P("data")), X, mesh=MESH)
     assert [f.code for f in certain(verdict)] == ["SW301"] or {
         f.code for f in certain(verdict)
     } == {"SW301", "SW108"}
@@ -519,7 +519,7 @@ def test_a_decision_that_may_differ_is_only_a_word_of_warning():
         )
         return out(x)
 
-    verdict = sw.check(program, X, mesh=MESH)
+    verdict = check(program, X, mesh=MESH)
     assert verdict.ok
     assert "SW202" in {f.code for f in verdict.findings}
 
@@ -528,7 +528,7 @@ def test_a_decision_that_may_differ_is_only_a_word_of_warning():
 
 
 def test_an_unused_axis_is_mentioned():
-    verdict = sw.check(split(total), X, mesh={"data": [1, 2], "model": 2})
+    verdict = check(split(total), X, mesh={"data": [1, 2], "model": 2})
     assert verdict.ok
     assert {f.code for f in verdict.findings} == {"SW204"}
     assert "may be right" in str(verdict)
@@ -539,7 +539,7 @@ def test_a_gather_that_is_only_reduced_is_mentioned():
         return lax.all_gather(x, "data").sum(0)
 
     x = np.ones((2, 1 << 18), "float32")
-    verdict = sw.check(split(body, check_vma=False), x, mesh={"data": [1, 2]})
+    verdict = check(split(body, check_vma=False), x, mesh={"data": [1, 2]})
     assert "SW205" in {f.code for f in verdict.findings}
 
 
@@ -549,7 +549,7 @@ def test_a_replicated_output_that_may_differ_is_mentioned():
     def body(x):
         return x.sum() * 0 + 1
 
-    verdict = sw.check(split(body, check_vma=False), X, mesh=MESH)
+    verdict = check(split(body, check_vma=False), X, mesh=MESH)
     assert verdict.ok
     assert {f.code for f in verdict.findings} == {"SW203"}
 
@@ -562,7 +562,7 @@ def test_what_is_used_on_the_way_is_not_said_to_be_the_same_unseen(used):
         options = {"in_specs": P("data"), "out_specs": P(), "check_vma": False}
         return used(jax.shard_map(lambda x: x.sum(0), mesh=mesh, **options)(x))
 
-    verdict = sw.check(program, X, mesh=MESH)
+    verdict = check(program, X, mesh=MESH)
     (finding,) = (one for one in verdict.findings if one.code == "SW203")
     assert verdict.ok
     assert "came out different on the devices here" in finding.message
@@ -576,7 +576,7 @@ def test_what_came_out_different_is_not_said_to_be_right_perhaps(reference):
     def body(x):
         return x.sum() * lax.axis_index("data")
 
-    verdict = sw.check(split(body, check_vma=False), X, mesh=MESH, reference=reference)
+    verdict = check(split(body, check_vma=False), X, mesh=MESH, reference=reference)
     assert not verdict
     assert "SW203" not in {f.code for f in verdict.findings}
     assert "may be right" not in str(verdict)
@@ -593,7 +593,7 @@ def test_a_ring_is_not_told_to_reduce():
             mine = mine + running
         return mine
 
-    verdict = sw.check(split(body, check_vma=False), X, mesh=MESH)
+    verdict = check(split(body, check_vma=False), X, mesh=MESH)
     assert verdict.ok
     (finding,) = verdict.findings
     assert finding.code == "SW203"
@@ -602,7 +602,7 @@ def test_a_ring_is_not_told_to_reduce():
 
 
 def test_a_mean_of_what_is_the_same_is_mentioned_but_right():
-    verdict = sw.check(split(lambda x: lax.pmean(total(x), "data"), check_vma=False), X, mesh=MESH)
+    verdict = check(split(lambda x: lax.pmean(total(x), "data"), check_vma=False), X, mesh=MESH)
     assert verdict.ok
     assert {f.code for f in verdict.findings} == {"SW201"}
 
@@ -617,7 +617,7 @@ def test_the_line_is_the_users_and_not_the_librarys():
         norm = optax.tree.norm(grads)  # here
         return lax.psum(norm, "data")  # or here
 
-    verdict = sw.check(split(body), X, mesh=MESH)
+    verdict = check(split(body), X, mesh=MESH)
     (finding,) = certain(verdict)
     assert finding.where.file == __file__
     assert finding.where.line in {line_of(body, "# here"), line_of(body, "# or here")}
@@ -648,7 +648,7 @@ def test_a_library_in_site_packages_is_named_as_the_way_through(tmp_path, monkey
     def body(x):
         return module.reduce(x.mean())  # here
 
-    (finding,) = certain(sw.check(split(body), X, mesh=MESH))
+    (finding,) = certain(check(split(body), X, mesh=MESH))
     assert finding.where.line == line_of(body, "# here")
     assert finding.where.through == "somelib.reduce"
     assert "through somelib.reduce" in str(finding)
@@ -659,7 +659,7 @@ def test_the_line_inside_a_jitted_function():
     def loss(x):
         return lax.psum(x.mean(), "data")  # here
 
-    (finding,) = certain(sw.check(split(lambda x: loss(x)), X, mesh=MESH))
+    (finding,) = certain(check(split(lambda x: loss(x)), X, mesh=MESH))
     assert finding.where.text.endswith("# here")
 
 
@@ -669,7 +669,7 @@ def test_the_line_of_a_function_that_jax_jits_itself():
     def body(x):
         return jnp.cumsum(x)  # here
 
-    (finding,) = certain(sw.check(split(body, out_specs=P("data")), X[:, 0], mesh=MESH))
+    (finding,) = certain(check(split(body, out_specs=P("data")), X[:, 0], mesh=MESH))
     assert finding.where.line == line_of(body, "# here")
 
 
@@ -681,7 +681,7 @@ def test_the_line_of_the_gradient_of_a_wrapped_loss(wrap):
         return jax.grad(loss)(w, x)  # here
 
     step = split(body, in_specs=(P(), P("data")))
-    (finding,) = certain(sw.check(step, normal(3), X, mesh=MESH))
+    (finding,) = certain(check(step, normal(3), X, mesh=MESH))
     assert finding.code == "SW401"
     assert finding.where.line == line_of(body, "# here")
     assert (
@@ -693,7 +693,7 @@ def test_the_line_of_the_gradient_of_a_wrapped_loss(wrap):
 def test_arguments_are_left_as_they_are():
     x = jnp.asarray(X)
     before = np.array(x)
-    sw.check(jax.jit(split(total), donate_argnums=0, static_argnames="mesh"), x, mesh=MESH)
+    check(jax.jit(split(total), donate_argnums=0, static_argnames="mesh"), x, mesh=MESH)
     np.testing.assert_array_equal(x, before)
 
 
@@ -701,7 +701,7 @@ def test_a_program_that_takes_the_ambient_mesh():
     def program(x):
         return jax.shard_map(total, in_specs=P("data"), out_specs=P())(x)
 
-    assert sw.check(program, X, mesh=MESH)
+    assert check(program, X, mesh=MESH)
 
 
 def test_an_absolute_tolerance_also_holds_where_the_reference_is_zero():
@@ -710,9 +710,9 @@ def test_an_absolute_tolerance_also_holds_where_the_reference_is_zero():
         return jax.shard_map(body, mesh=mesh, in_specs=P("data"), out_specs=P())(x)
 
     x, sizes = jnp.ones(8), {"data": [1, 2]}
-    assert not sw.check(noise, x, mesh=sizes, fix=False)
-    assert sw.check(noise, x, mesh=sizes, atol=1e-6)
-    assert not sw.check(noise, x, mesh=sizes, atol=1e-12, fix=False)
+    assert not check(noise, x, mesh=sizes)
+    assert check(noise, x, mesh=sizes, atol=1e-6)
+    assert not check(noise, x, mesh=sizes, atol=1e-12)
 
 
 # --- what a reference shows that the mesh has no part in
@@ -726,7 +726,7 @@ def test_an_error_of_the_user_on_one_mesh_of_several_says_on_which(judge):
     assert "shardwise: while tracing on {data: 6}" in caught.value.__notes__
     if judge is sw.check:
         with pytest.raises(ZeroDivisionError) as caught:
-            sw.check(split(total), X, mesh=MESH, reference=lambda x: 1 / 0)
+            check(split(total), X, mesh=MESH, reference=lambda x: 1 / 0)
         assert caught.value.__notes__ == ["shardwise: while computing the reference"]
 
 
@@ -735,7 +735,7 @@ class TestOnOneDeviceAlready:
     @pytest.mark.parametrize("other", [lambda x: x.sum() * 2, lambda x: x.sum() + 100])
     def test_it_is_not_blamed_on_the_sharding(self, sizes, other):
         mesh = {"data": sizes}
-        verdict = sw.check(split(total), X, mesh=mesh, reference=other, fix=False)
+        verdict = check(split(total), X, mesh=mesh, reference=other)
         (finding,) = certain(verdict)
         assert finding.code == "SW110"
         assert "on one device already" in finding.message
@@ -743,31 +743,31 @@ class TestOnOneDeviceAlready:
         assert not finding.where.file
 
     def test_another_shape(self):
-        (finding,) = certain(sw.check(split(total), X, mesh=MESH, reference=lambda x: x[0]))
+        (finding,) = certain(check(split(total), X, mesh=MESH, reference=lambda x: x[0]))
         assert finding.code == "SW110"
         assert "is float32[] on one device already, and the reference gives float32[3]" in str(
             finding
         )
 
     def test_what_the_sharding_does_besides_is_told_as_well(self):
-        verdict = sw.check(split(too_large), X, mesh=MESH, reference=lambda x: x.sum() + 100)
+        verdict = check(split(too_large), X, mesh=MESH, reference=lambda x: x.sum() + 100)
         assert [finding.code for finding in certain(verdict)] == ["SW110", "SW401"]
         assert "is 4 times what it is on one device" in certain(verdict)[1].message
 
     def test_only_the_results_that_differ(self):
         program = split(lambda x: (total(x), lax.pmean(x.mean(), "data")), (WHOLE, WHOLE))
-        verdict = sw.check(program, X, mesh=MESH, reference=lambda x: (x.sum(), x.mean() + 1))
+        verdict = check(program, X, mesh=MESH, reference=lambda x: (x.sum(), x.mean() + 1))
         (finding,) = certain(verdict)
         assert (finding.code, finding.leaf) == ("SW110", "result[1]")
 
     def test_a_mistake_of_the_sharding_alone_is_told_as_before(self):
-        verdict = sw.check(split(too_large), X, mesh=MESH, reference=lambda x: x.mean())
+        verdict = check(split(too_large), X, mesh=MESH, reference=lambda x: x.mean())
         assert [finding.code for finding in certain(verdict)] == ["SW401"]
 
 
 class TestAxesThatWereNotVaried:
     def test_an_axis_that_was_only_ever_one(self):
-        verdict = sw.check(split(total), X, mesh={"data": 1, "other": [1, 2]})
+        verdict = check(split(total), X, mesh={"data": 1, "other": [1, 2]})
         told = [str(one) for one in verdict.findings if one.code == "SW502"]
         assert verdict
         assert told == [
@@ -777,11 +777,11 @@ class TestAxesThatWereNotVaried:
         assert str(verdict).startswith("program: right as far as this could show on")
 
     def test_an_axis_that_the_program_does_not_use(self):
-        verdict = sw.check(split(total), X, mesh={"data": [1, 2], "other": 1})
+        verdict = check(split(total), X, mesh={"data": [1, 2], "other": 1})
         assert str(verdict) == "program: right on {data: 1, other: 1}, {data: 2, other: 1}"
 
     def test_several_axes_that_are_varied(self):
-        verdict = sw.check(split(total), X, mesh={"data": [1, 2], "other": [1, 2]})
+        verdict = check(split(total), X, mesh={"data": [1, 2], "other": [1, 2]})
         assert "SW502" not in {one.code for one in verdict.findings}
 
 
@@ -802,7 +802,7 @@ def test_an_overflow_on_some_meshes_is_told_where_it_is(x, wrong):
     sizes = (1, 2, 4, 8)
     found = [sw.simulate(program, mesh=sw.mesh(data=n))(x) for n in sizes]
     assert tuple(n for n, one in zip(sizes, found, strict=True) if not jnp.isfinite(one)) == wrong
-    verdict = sw.check(program, x, mesh={"data": list(sizes)})
+    verdict = check(program, x, mesh={"data": list(sizes)})
     assert verdict.wrong_on == tuple(f"{{data: {n}}}" for n in wrong)
     assert not set(verdict.wrong_on) & set(verdict.proved_on)
     assert {finding.code for finding in verdict.findings} == ({"SW107"} if wrong else set())
@@ -821,7 +821,7 @@ def noise(key, x):
 
 def test_a_mesh_is_not_blamed_for_what_is_silenced():
     program = split(noise, out_specs=(PARTS, WHOLE), in_specs=(WHOLE, PARTS))
-    verdict = sw.check(program, jax.random.key(0), jnp.arange(8.0), mesh=MESH)
+    verdict = check(program, jax.random.key(0), jnp.arange(8.0), mesh=MESH)
     assert verdict.wrong_on == ("{data: 4}",)
     assert "right but for what is silenced on {data: 1}, {data: 2}" in str(verdict)
 
@@ -832,14 +832,14 @@ def test_a_mesh_is_not_blamed_for_what_is_silenced():
 def test_a_tolerance_is_any_number():
     x = jnp.arange(8.0)
     for number in (decimal.Decimal("1e-3"), fractions.Fraction(1, 1000), np.float32(1e-3)):
-        assert sw.check(split(total), x, mesh=MESH, rtol=number, atol=number)
+        assert check(split(total), x, mesh=MESH, rtol=number, atol=number)
     with pytest.raises(sw.ShardwiseError, match=r"rtol is np\.True_"):
-        sw.check(split(total), x, mesh=MESH, rtol=np.True_)
+        check(split(total), x, mesh=MESH, rtol=np.True_)
 
 
 def test_empty_results_show_nothing():
     program = split(lambda x: lax.psum(x[:0], "data"))
-    verdict = sw.check(program, jnp.arange(8.0), mesh=MESH)
+    verdict = check(program, jnp.arange(8.0), mesh=MESH)
     assert "SW501: every result is empty" in str(verdict)
     assert "right as far as this could show" in str(verdict)
 
@@ -856,7 +856,7 @@ def waits_on_two(x):
 
 def test_a_deadlock_on_one_mesh_and_a_factor_on_another():
     program = split(waits_on_two, check_vma=False)
-    verdict = sw.check(program, jnp.arange(16.0), mesh=MESH)
+    verdict = check(program, jnp.arange(16.0), mesh=MESH)
     assert verdict.wrong_on == ("{data: 2}", "{data: 4}")
     found = {finding.code: finding.mesh for finding in verdict.findings}
     assert found == {"SW301": "{data: 2}", "SW401": "{data: 4}"}
@@ -870,7 +870,7 @@ def waits_on_eight(x):
 
 def test_a_mesh_is_not_blamed_for_a_deadlock_on_a_larger_one():
     program = split(waits_on_eight, check_vma=False)
-    verdict = sw.check(program, jnp.arange(16.0), mesh={"data": [1, 2, 4, 8]})
+    verdict = check(program, jnp.arange(16.0), mesh={"data": [1, 2, 4, 8]})
     assert verdict.wrong_on == ("{data: 8}",)
 
 
@@ -883,7 +883,7 @@ def waits_at_the_second(x):
 
 def test_a_deadlock_is_named_where_it_is():
     program = split(waits_at_the_second, check_vma=False)
-    verdict = sw.check(program, jnp.arange(16.0), mesh=MESH)
+    verdict = check(program, jnp.arange(16.0), mesh=MESH)
     (finding,) = (one for one in verdict.findings if one.code == "SW301")
     assert finding.where.line == line_of(waits_at_the_second, "# deadlock")
 
@@ -893,4 +893,4 @@ def test_a_reference_in_numpy_may_take_the_mesh():
         assert mesh.shape == {"data": 1}
         return np.asarray(x, "float64").sum().astype("float32")
 
-    assert sw.check(split(total), jnp.arange(8.0), mesh=MESH, reference=reference)
+    assert check(split(total), jnp.arange(8.0), mesh=MESH, reference=reference)

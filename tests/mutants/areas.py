@@ -55,7 +55,7 @@ AREAS = {
         share=0.3,
     ),
     "verdicts": Area(
-        sources=("shardwise/_analysis/check/*.py",),
+        sources=("shardwise/_analysis/check/*.py", "shardwise/_analysis/draw/*.py"),
         tests=(
             "tests/check/test_[!cp]*.py",
             "tests/check/test_corpus.py",

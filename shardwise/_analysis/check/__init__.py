@@ -11,7 +11,6 @@ from .case import case as case
 from .case import collecting as collecting
 from .cause import cause as cause
 from .cause import ratios as ratios
-from .compare import wide as wide
 from .every import AnySize as AnySize
 from .every import Every as Every
 from .examine import Examined as Examined
@@ -22,7 +21,6 @@ from .options import Sizes as Sizes
 from .options import expand as expand
 from .options import validate as validate
 from .options import wanted_meshes as wanted_meshes
-from .options import words as words
 from .silence import Ignore as Ignore
 from .silence import ignore_of as ignore_of
 from .silence import ignores_in as ignores_in

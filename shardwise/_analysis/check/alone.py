@@ -12,10 +12,10 @@ from collections.abc import Sequence
 
 from ..._mesh import Axis
 from ..._program import Collective, Leaf, Op, Var, walk
+from ..._program.liveness import ancestors
 from ..._program.primitives import REDUCTIONS, of
 from ..faults import DependsOnDevices, Finding
 from .cause import names
-from .flow import ancestors
 from .numbers import about
 from .wrong import Wrong
 

@@ -7,10 +7,9 @@ from typing import Any
 from ... import _jax
 from ..._base.errors import ShardingError, explain_error, text_of
 from ..._engine.tracing import Tracing
-from ..._mesh import AbstractMesh
+from ..._mesh import AbstractMesh, words
 from ..._program.where import choose
-from .options import words
-from .running import Run
+from ..lift import Run
 
 
 def run_on(tracing: Tracing, args: tuple[Any, ...], base: Tracing) -> Run:

@@ -26,6 +26,8 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from ..lift import Run, wide
+
 RTOL = 1e-6
 """The relative difference up to which an element always agrees."""
 
@@ -78,6 +80,35 @@ class Tolerance:
     def change(self) -> float:
         """The relative perturbation of the arguments that tests sensitivity."""
         return max(CHANGE, self.eps)
+
+
+def tolerances(
+    base: Run, runs: Sequence[Run], rtol: float | None, atol: float | None, eps: Sequence[float]
+) -> list[Tolerance]:
+    """Return the tolerance of each result, on all meshes.
+
+    `eps` are the spacings of the dtypes in which the expected values were computed.
+    """
+    comparable_runs = [run for run in [base, *runs] if run.traced.tree == base.traced.tree]
+    eps_by_run = [[run.lifted.eps(atom) for atom in run.body.outs] for run in comparable_runs]
+    wide = [dtype in (np.float64, np.complex128) for dtype in base.dtypes]
+    rows = zip(zip(*eps_by_run, eps, strict=True), wide, strict=True)
+    return [Tolerance(rtol, atol, max(row_eps), is_wide) for row_eps, is_wide in rows]
+
+
+@dataclasses.dataclass(frozen=True)
+class Wanted:
+    """What a result should be: its value in float64 and its declared dtype."""
+
+    value: np.ndarray
+    dtype: Any
+    eps: float = 0.0
+    """The spacing of the dtype in which it was computed; 0 for float64."""
+    index: int = 0
+    run: Run | None = None
+    """The program that computes it, if that is a reference."""
+    is_value: bool = False
+    """Whether the user passed it as a value."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -171,13 +202,6 @@ def factor(got: np.ndarray, want: np.ndarray, limit: Tolerance) -> float | None:
 def is_inexact(x: np.ndarray) -> bool:
     """Return whether an array has a floating-point or complex dtype."""
     return jnp.issubdtype(x.dtype, jnp.inexact)
-
-
-def wide(x: Any) -> np.ndarray:
-    """Convert to float64 or complex128, so that no difference is lost to a narrow dtype."""
-    x = np.asarray(x)
-    complex_ = jnp.issubdtype(x.dtype, jnp.complexfloating)
-    return x.astype(np.complex128 if complex_ else np.float64)
 
 
 def in_parts(x: Any) -> np.ndarray:

@@ -20,10 +20,10 @@ from ..._base.doing import doing
 from ..._base.errors import ShardingError, ShardwiseError, UnsupportedError, text_of
 from ..._engine.static import Static
 from ..._engine.tracing import Tracing
-from ..._mesh import AbstractMesh, is_letter
+from ..._mesh import AbstractMesh, is_letter, words
 from ..._mesh import mesh as make_mesh
 from ..._program import Atom, Body, Join, Lit, Split, is_sharded
-from .options import refused, words
+from .options import refused
 
 MOST = 1000
 """The largest number of meshes that letters may stand for."""

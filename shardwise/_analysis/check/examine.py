@@ -15,9 +15,10 @@ from ..._base.errors import DeadlockError, name_of
 from ..._engine.static import Static
 from ..._engine.tracing import Tracing
 from ..._meaning import Gap, Reading, TooLate
-from ..._mesh import AbstractMesh, one_device
+from ..._mesh import AbstractMesh, one_device, words
 from ..._program import Collective, Where, walk
 from ..compiler.outside import checked_part
+from ..draw import Conditions, DrawnArguments, is_zero, without_zeros
 from ..faults import (
     MEANING,
     Deadlock,
@@ -29,17 +30,15 @@ from ..faults import (
     Unmet,
     nowhere,
 )
+from ..lift import Run
 from .clash import run_on
-from .conditions import Conditions
+from .compare import Wanted, tolerances
 from .diagnose import place
-from .draw import DrawnArguments, is_zero, without_zeros
 from .joined import Outcome, causes, led_by_a_cause
 from .judging import judge_results
 from .meant import Meant
 from .numbers import beyond_reference, paths_apart
-from .options import words
 from .reference import wanted_of
-from .running import Run, Wanted
 from .seen import unseen, with_values
 from .silence import place_of, split_silenced
 from .verdict import Verdict
@@ -81,19 +80,21 @@ def examine(
     seed: int = 0,
     all_meshes: bool = False,
     finite: bool = False,
+    first: Tracing | None = None,
 ) -> Examined:
     """Run `f` on meshes and compare. `options` are `in_specs` and the static arguments.
 
-    With `finite`, no NaN and no other number that the program tests for is drawn.
+    With `finite`, no NaN and no other number that the program tests for is drawn. `first` traces
+    `f` on one device; a caller that has traced it already passes it.
     """
-    in_specs, static = options
     ones = one_device(meshes[0])
-    if reference is not None and not _is_traceable(Tracing(f, ones, in_specs, static), args):
-        ones = meshes[0]  # the program hard-codes a number of devices
     # Drawn values have no sharding, but the shapes that they replace may have one.
-    options = Tracing(f, ones, in_specs, static).specs_of(args), static
-
-    drawing = DrawnArguments(Tracing(f, ones, *options), args)
+    first = first or Tracing(f, ones, *options).specified(args)
+    if reference is not None and not _is_traceable(first, args):
+        ones = meshes[0]  # the program hard-codes a number of devices
+        first = Tracing(f, ones, *options).specified(args)
+    options = first.in_specs, first.static
+    drawing = DrawnArguments(first, args)
 
     def compared(
         seed: int, like: Examined | None = None, given: tuple[Any, ...] | None = None
@@ -109,7 +110,7 @@ def examine(
             runs = [base if t.mesh_around == ones else run_on(t, inputs, first) for t in others]
         else:
             runs = [base if run is like.base else run.again(inputs) for run in like.runs]
-        limits = base.limits(runs, rtol, atol, [expected.eps for expected in wanted])
+        limits = tolerances(base, runs, rtol, atol, [expected.eps for expected in wanted])
         meaning = Meant(base) if like is None and ones.size == 1 else None
         follows = meaning if reference is None and base.paths else None
         return Examined(

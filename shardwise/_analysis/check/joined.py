@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from ..._meaning import Gap, Mistake, vanishing
-from ..._mesh import AbstractMesh, abstract, axes_of
+from ..._mesh import AbstractMesh, abstract, axes_of, words
 from ..._program import Join, Where
+from ..draw import is_zero
 from ..faults import (
     FAULTS,
     Contradiction,
@@ -25,15 +26,13 @@ from ..faults import (
     grouped,
 )
 from ..faults.powers import Sizes
+from ..lift import Run, wide
 from .alone import alone
 from .cause import cause, ratios
-from .compare import Tolerance, agree, wide
-from .draw import is_zero
+from .compare import Tolerance, agree
 from .lint import lint, parted, place_of_values
 from .meant import Meant
 from .numbers import beyond_reference, by_numbers
-from .options import words
-from .running import Run
 from .wrong import Wrong
 
 

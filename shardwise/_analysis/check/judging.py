@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from .compare import NOTHING, Movement, Tolerance
-from .running import Run, Wanted
+from ..lift import Run
+from .compare import NOTHING, Movement, Tolerance, Wanted
 from .wrong import Wrong
 
 DRAWS = (2, 4, 8, 16, 32)

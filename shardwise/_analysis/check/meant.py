@@ -14,7 +14,7 @@ from ..._base.doing import doing
 from ..._base.errors import ShardwiseError, warn
 from ..._meaning import Gap, Reading, TooLate
 from ..faults.powers import Sizes
-from .running import Run
+from ..lift import Run
 
 T = TypeVar("T")
 

@@ -19,7 +19,7 @@ from ..faults import (
     grouped,
 )
 from ..faults.powers import Seen, Sizes
-from .running import Wanted
+from .compare import Wanted
 from .wrong import Wrong
 
 IN_ORDER = (OtherType, NotFinite, TooLarge, TooSmall, FollowsSharding, Differs, DependsOnDevices)

@@ -109,8 +109,3 @@ def _by_size(meshes: Iterable[AbstractMesh]) -> list[AbstractMesh]:
 
 def _is_mesh(given: Any) -> bool:
     return isinstance(given, Mesh | AbstractMesh | Mapping)
-
-
-def words(mesh: AbstractMesh) -> str:
-    """Format a mesh: `{data: 4, model: 2}`."""
-    return "{" + ", ".join(f"{name}: {size}" for name, size in mesh.shape.items()) + "}"

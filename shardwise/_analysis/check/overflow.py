@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..._program import Where
+from ..._program.liveness import ancestors
+from ..lift import Run
 from .diagnose import place
-from .flow import ancestors
-from .running import Run
 
 LIMIT = 1 << 26
 """At most this many bytes of values are looked at."""

@@ -14,11 +14,11 @@ from ..._base.errors import ArgumentError, ShardingError, a_type, noting
 from ..._engine.call import simulate_p
 from ..._engine.tracing import Tracing
 from ..._jax.types import unplaced
-from ..lift import eps_of, widened
-from .draw import taken_apart
+from ..draw import taken_apart
+from ..lift import Run, eps_of, plain, widened
+from .compare import Wanted
 from .numbers import few, paths_apart
 from .options import refused
-from .running import Run, Wanted, plain
 
 
 def wanted_of(reference: Any, base: Run, args: tuple[Any, ...]) -> list[Wanted]:

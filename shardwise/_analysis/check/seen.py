@@ -17,11 +17,11 @@ import numpy as np
 from ... import _jax
 from ..._mesh import AbstractMesh
 from ..._program import Split, Var
+from ..._program.liveness import ancestors
 from ..faults import Degenerate, Finding, NothingCompared, OneDevice, SameData
 from ..faults.limits import DRAW, DRAWN
-from .flow import ancestors
+from ..lift import Run, plain
 from .lint import axes_used
-from .running import Run, plain
 
 
 def unseen(

@@ -12,23 +12,25 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from ..._mesh import abstract
+from ..._mesh import abstract, words
 from ..._program import Body, Collective, Join, Lit, Op, Var, Where, within
+from ..._program.liveness import ancestors
 from ..faults import ReducedAgain, nowhere
 from ..faults.powers import Powers, Seen, powers, size_words
+from ..lift import Run, ValueOnMesh, wide
 from .cause import names
 from .compare import (
     NOTHING,
     STILL,
     Movement,
     Tolerance,
+    Wanted,
     agree,
     difference,
     factor,
     gaps,
     is_inexact,
     off,
-    wide,
 )
 from .diagnose import (
     Known,
@@ -39,12 +41,9 @@ from .diagnose import (
     place,
     relations,
 )
-from .flow import ancestors
 from .lint import maker_of, summed_again
-from .options import words
 from .overflow import Overflow, overflow, wrapped
-from .relate import ValueOnMesh
-from .running import Run, Wanted
+from .relate import beside
 
 
 @dataclasses.dataclass(eq=False)
@@ -297,7 +296,7 @@ class Wrong:
         """How each value on the way to it relates to its twin on one device."""
         target = self.run.body.outs[self.index]
         assert isinstance(target, Var)
-        return relations(self.run.body, target, *self.run.beside(self.base), self.agree)
+        return relations(self.run.body, target, beside(self.run, self.base), self.agree)
 
     def comes_from(self, op: Op) -> bool:
         """Return whether the result of an operation can be what makes it wrong."""

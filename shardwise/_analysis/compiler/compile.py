@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 import jax
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
-from ..._base.errors import ShardingError, explain_error, text_of
+from ..._base.errors import ShardingError, text_of
 from ..._engine.tracing import Traced
 from ..._jax.compiling import lower, meshes_in, named_sharding, placed_inputs
 from ..._mesh import split_over
@@ -29,7 +29,7 @@ class Input:
     """`params['w1']`; empty for a constant that the program closes over."""
     spec: PartitionSpec
     donated: bool
-    said: bool
+    explicit: bool
     """Whether the sharding is given by the argument or `in_specs=`, not by the program."""
 
 
@@ -146,23 +146,21 @@ def compiled(
     return Compiled(dict(mesh.shape), lowered.devices, tuple(inputs), files)
 
 
-def uneven(one: Input, shape: Sequence[int], mesh: Mesh | AbstractMesh) -> str:
+def uneven(item: Input, shape: Sequence[int], mesh: Mesh | AbstractMesh) -> str:
     """Return which dimension of an input its spec does not divide, or empty."""
-    for size, names in zip(shape, split_over(one.spec), strict=False):
+    for size, names in zip(shape, split_over(item.spec), strict=False):
         parts = math.prod(mesh.shape[name] for name in names)
         if size % parts:
             return f"a dimension of size {size} is split over {', '.join(names)}, {parts} devices"
     return ""
 
 
-def _refuse_uneven(one: Input, shape: Sequence[int], mesh: Mesh | AbstractMesh) -> None:
+def _refuse_uneven(item: Input, shape: Sequence[int], mesh: Mesh | AbstractMesh) -> None:
     """Raise unless the dimensions of an argument are divisible as its spec requires."""
-    if what := uneven(one, shape, mesh):
+    if what := uneven(item, shape, mesh):
         raise ShardingError(
-            explain_error(
-                what,
-                where=one.path or "a constant of the program",
-                rule="An argument of jit divides evenly over the devices of its spec.",
-                remedy="pad it, or name a mesh or a spec that divides it.",
-            )
+            what,
+            where=item.path or "a constant of the program",
+            rule="An argument of jit divides evenly over the devices of its spec.",
+            remedy="pad it, or name a mesh or a spec that divides it.",
         )

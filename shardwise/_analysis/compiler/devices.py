@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from ..._base.errors import UnsupportedError, explain_error
+from ..._base.errors import UnsupportedError
 
 Groups = list[list[int]]
 """Devices that exchange something with each other, in order."""
@@ -35,12 +35,10 @@ def replica_groups(attributes: str, devices: int) -> Groups:
     if "replica_groups=" not in attributes:
         return [list(range(devices))]
     raise UnsupportedError(
-        explain_error(
-            f"groups of devices in a notation that is not known: {attributes[:200]}",
-            where="the optimised HLO",
-            rule="Nothing is guessed about what is sent.",
-            remedy="compile=False explains the program from its trace alone; please report this.",
-        )
+        f"groups of devices in a notation that is not known: {attributes[:200]}",
+        where="the optimised HLO",
+        rule="Nothing is guessed about what is sent.",
+        remedy="compile=False explains the program from its trace alone; please report this.",
     )
 
 
@@ -167,14 +165,14 @@ def _named_spec(text: str, rank: int, mesh: Mapping[str, int]) -> Spec | None:
     match = re.match(r"\{mesh\[([^\]]*)\](, device_ids=[^\[]*)?, \[(.*?)\]", text)
     if match is None or match[2]:
         return None
-    theirs = re.findall(r"'([^']+)'=(\d+)", match[1])
-    if [int(size) for _, size in theirs] != list(mesh.values()):
+    named_sizes = re.findall(r"'([^']+)'=(\d+)", match[1])
+    if [int(size) for _, size in named_sizes] != list(mesh.values()):
         return None
-    ours = dict(zip((name for name, _ in theirs), mesh, strict=True))
+    mesh_names = dict(zip((name for name, _ in named_sizes), mesh, strict=True))
     rows = re.findall(r"\{([^}]*)\}", match[3])
     if len(rows) != rank or ":(" in match[3]:
         return None
-    return tuple(tuple(ours[name] for name in re.findall(r"'([^']+)'", row)) for row in rows)
+    return tuple(tuple(mesh_names[name] for name in re.findall(r"'([^']+)'", row)) for row in rows)
 
 
 def _axes_of_dimension(

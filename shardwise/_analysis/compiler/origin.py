@@ -23,9 +23,9 @@ class Origins:
 
     def of(self, instruction: Instruction, computation: str) -> int | None:
         """Return the number of the input that an instruction returns in whole or part, if any."""
-        seen = set()
-        while (computation, instruction.name) not in seen:
-            seen.add((computation, instruction.name))
+        visited = set()
+        while (computation, instruction.name) not in visited:
+            visited.add((computation, instruction.name))
             origin = self._before(instruction, computation)
             if origin is None or isinstance(origin, int):
                 return origin

@@ -55,7 +55,7 @@ def _split_inputs(traced: Traced, args: tuple[Any, ...], mesh: AbstractMesh) -> 
         traced = dataclasses.replace(traced, values=[*constants, *leaves])
     names = {name for name, size in mesh.shape.items() if size > 1}
     inputs = zip(traced.program.body.ins, inputs_of(traced), strict=True)
-    return {var for var, given in inputs if any(names & {*row} for row in split_over(given.spec))}
+    return {var for var, item in inputs if any(names & {*row} for row in split_over(item.spec))}
 
 
 def _computes_with(body: Body, split: Set[Atom]) -> bool:

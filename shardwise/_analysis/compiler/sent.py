@@ -332,28 +332,28 @@ def _with_line(instruction: Instruction, computation: Computation) -> Instructio
     return instruction
 
 
-def _with_metadata(instruction: Instruction, other: Instruction) -> Instruction:
-    """Return an instruction with the name and the line of another."""
+def _with_metadata(instruction: Instruction, source: Instruction) -> Instruction:
+    """Return an instruction with the name and the source line of another one."""
     attributes = _METADATA.sub("", instruction.attributes)
-    metadata = "".join(_METADATA.findall(other.attributes)[:1])
+    metadata = "".join(_METADATA.findall(source.attributes)[:1])
     return dataclasses.replace(instruction, attributes=f"{attributes}, {metadata}")
 
 
 def _source(instruction: Instruction, computation: Computation) -> Instruction:
-    """Return what an array is another form of, as far as that has no line itself."""
+    """Return the operation behind the copies and transposes that have no source line."""
     while instruction.opcode in ("bitcast", "copy", "transpose") and not instruction.frame:
         instruction = computation[instruction.operands[0]]
     return instruction
 
 
 def _finished(collective: Instruction, computation: Computation) -> Instruction:
-    """Return the end of an asynchronous collective; another is its own."""
-    done = (
+    """Return the `-done` instruction of an asynchronous collective; any other unchanged."""
+    finishing = (
         line
         for line in computation.values()
         if line.opcode.endswith("-done") and line.operands == (collective.name,)
     )
-    return next(done, collective)
+    return next(finishing, collective)
 
 
 _METADATA = re.compile(r'metadata=\{(?:[^{}"]|"(?:[^"\\]|\\.)*")*\}')
@@ -378,8 +378,10 @@ def _slices(reader: Instruction, name: str, module: Module) -> bool:
         return False
     inner = module.computations.get(reader.attribute("calls").lstrip("%"), {})
     inside = ("parameter", str(reader.operands.index(name)))
-    parameters = (one.name for one in inner.values() if (one.opcode, one.inside) == inside)
-    return any(_is_read_in_slices(parameter, inner, module) for parameter in parameters)
+    parameters = (
+        argument.name for argument in inner.values() if (argument.opcode, argument.inside) == inside
+    )
+    return any(_is_read_in_slices(argument, inner, module) for argument in parameters)
 
 
 def direction_of(instruction: Instruction, update: bool) -> str:

@@ -50,10 +50,10 @@ def loop_inputs(module: Module, mesh: Mapping[str, int]) -> Iterator[Sharded]:
             arrays = zip(instruction.types, instruction.operands, texts, strict=False)
             for kind, operand, text in arrays:
                 attributes = f"sharding={text}, {instruction.attributes}"
-                one = dataclasses.replace(
+                parameter = dataclasses.replace(
                     instruction, types=(kind,), operands=(operand,), attributes=attributes
                 )
-                yield sharded(one, computation, mesh)
+                yield sharded(parameter, computation, mesh)
 
 
 def shardings_in(text: str) -> list[str]:
@@ -71,14 +71,14 @@ def sharded(instruction: Instruction, computation: Computation, mesh: Mapping[st
     return Sharded(instruction, computation, type_, spec)
 
 
-def operands_of(one: Sharded, mesh: Mapping[str, int]) -> list[Sharded]:
+def operands_of(product: Sharded, mesh: Mapping[str, int]) -> list[Sharded]:
     """Return the operands of an operation."""
-    sources = (one.computation.get(name) for name in one.instruction.operands)
-    return [sharded(source, one.computation, mesh) for source in sources if source is not None]
+    sources = (product.computation.get(name) for name in product.instruction.operands)
+    return [sharded(source, product.computation, mesh) for source in sources if source is not None]
 
 
-def contracted(one: Sharded) -> tuple[list[int], list[int]]:
+def contracted(product: Sharded) -> tuple[list[int], list[int]]:
     """Return the dimensions of both operands that a product sums over."""
     sides = ("lhs_contracting_dims", "rhs_contracting_dims")
-    lhs, rhs = (re.findall(r"\d+", one.instruction.attribute(side)) for side in sides)
+    lhs, rhs = (re.findall(r"\d+", product.instruction.attribute(side)) for side in sides)
     return [int(place) for place in lhs], [int(place) for place in rhs]

@@ -48,9 +48,9 @@ class DeviceWork:
 
     def add(self, other: DeviceWork, times: int = 1) -> None:
         """Add other work, `times` times."""
-        for ours, theirs in ((self.kinds, other.kinds), (self.dots, other.dots)):
-            for key, flops in theirs.items():
-                ours[key] = ours.get(key, 0.0) + times * flops
+        for totals, added in ((self.kinds, other.kinds), (self.dots, other.dots)):
+            for key, flops in added.items():
+                totals[key] = totals.get(key, 0.0) + times * flops
         self.moved += times * other.moved
         self.operations += other.operations
 

@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from ..._base.errors import ShardwiseError, explain_error
+from ..._base.errors import ShardwiseError
 from ..._jax import failures
 from .messages import CompileRequest, receive, send
 
@@ -101,12 +101,10 @@ class Worker:
             crashed = ", perhaps for lack of memory" if -code in CRASHES else ""
             reason = f"ended with {_how(code)}{crashed}"
         return CompileError(
-            explain_error(
-                "\n".join([f"the process that compiles {reason}", *last_lines]),
-                where="sw.explain(compile=...)",
-                rule="The program is compiled for every device of the mesh in one process.",
-                remedy="explain it on a smaller mesh with the same axes, or with compile=False.",
-            )
+            "\n".join([f"the process that compiles {reason}", *last_lines]),
+            where="sw.explain(compile=...)",
+            rule="The program is compiled for every device of the mesh in one process.",
+            remedy="explain it on a smaller mesh with the same axes, or with compile=False.",
         )
 
 
@@ -116,13 +114,11 @@ def _how(code: int) -> str:
 
 def _too_slow(seconds: float) -> CompileError:
     return CompileError(
-        explain_error(
-            f"the compiler did not finish within {seconds:g} seconds",
-            where="sw.explain(compile=...)",
-            rule=f"{SECONDS} bounds it; the default is {DEFAULT_SECONDS:g}.",
-            remedy="a smaller mesh with the same axes, fewer layers (or a scan over them), "
-            f"compile=False, or {SECONDS}={2 * seconds:g}.",
-        )
+        f"the compiler did not finish within {seconds:g} seconds",
+        where="sw.explain(compile=...)",
+        rule=f"{SECONDS} bounds it; the default is {DEFAULT_SECONDS:g}.",
+        remedy="a smaller mesh with the same axes, fewer layers (or a scan over them), "
+        f"compile=False, or {SECONDS}={2 * seconds:g}.",
     )
 
 
@@ -210,13 +206,11 @@ def failed(error: str, platform: str) -> CompileError:
         if text in error:
             rule = "XLA compiles for the GPU of this machine, or for H100s, with JAX's CUDA plugin."
             where = f'sw.explain(platform="{platform}")'
-            return CompileError(explain_error(reason, where=where, rule=rule, remedy=remedy))
+            return CompileError(reason, where=where, rule=rule, remedy=remedy)
     return CompileError(
-        explain_error(
-            f"XLA does not compile this program: {error}",
-            where="sw.explain(compile=...)",
-            remedy="compile=False explains it from the trace alone.",
-        )
+        f"XLA does not compile this program: {error}",
+        where="sw.explain(compile=...)",
+        remedy="compile=False explains it from the trace alone.",
     )
 
 
@@ -242,12 +236,10 @@ def _seconds() -> float:
         return float(text) if text else DEFAULT_SECONDS
     except ValueError:
         raise CompileError(
-            explain_error(
-                f"it is {text!r}",
-                where=SECONDS,
-                rule="It is a number of seconds.",
-                remedy=f"{SECONDS}=900",
-            )
+            f"it is {text!r}",
+            where=SECONDS,
+            rule="It is a number of seconds.",
+            remedy=f"{SECONDS}=900",
         ) from None
 
 

@@ -50,11 +50,11 @@ GONE = {"unused", "scattered", "reduced"}
 """Kinds of plans after which the whole result no longer exists."""
 
 
-def plans(body: Body, kept: Kept) -> dict[int, Avoidance]:
+def plans(body: Body, values: Kept) -> dict[int, Avoidance]:
     """Return a plan for each collective that could be avoided, by `id` of the operation."""
     plans_by_op: dict[int, Avoidance] = {}
     for inner, loop in _bodies(body, None):
-        plans_by_op |= _Look(inner, loop, kept, plans_by_op).plans()
+        plans_by_op |= _Look(inner, loop, values, plans_by_op).plans()
     return plans_by_op
 
 
@@ -68,8 +68,15 @@ def _bodies(body: Body, around: Op | None) -> Iterator[tuple[Body, Op | None]]:
 class _Look:
     """Search one list of operations for collectives that could be avoided."""
 
-    def __init__(self, body: Body, around: Op | None, kept: Kept, found: dict[int, Avoidance]):
-        self.body, self.around, self.kept, self.found = body, around, kept, dict(found)
+    def __init__(
+        self, body: Body, around: Op | None, values: Kept, plans_by_op: dict[int, Avoidance]
+    ):
+        self.body, self.around, self.meanings, self.plans_by_op = (
+            body,
+            around,
+            values,
+            dict(plans_by_op),
+        )
         self.readers: dict[Var, list[Op]] = {}
         self.makers: dict[Var, Op] = {}
         for op in body.ops:
@@ -78,7 +85,7 @@ class _Look:
             for atom in op.ins:
                 if isinstance(atom, Var):
                     self.readers.setdefault(atom, []).append(op)
-        self.seen: dict[Any, bool] = {}
+        self.known_changes: dict[Any, bool] = {}
         self.returned = {atom for atom in body.outs if isinstance(atom, Var)}
 
     def plans(self) -> dict[int, Avoidance]:
@@ -88,17 +95,17 @@ class _Look:
         new_plans: dict[int, Avoidance] = {}
         holders = self._held_at_first()
         for op in self.body.ops:
-            meaning = self.kept.of(op)
+            meaning = self.meanings.of(op)
             if meaning is None:
                 continue
             if isinstance(op, Collective) and _sends(op) and len(op.ins) == len(op.outs) == 1:
                 plan = self._plan(op, meaning.ins[0], meaning.outs[0], holders)
                 if plan is not None:
-                    new_plans[id(op)] = self.found[id(op)] = plan
+                    new_plans[id(op)] = self.plans_by_op[id(op)] = plan
             self._take_in(op, meaning, holders)
         return new_plans
 
-    def _take_in(self, op: Op, known: Known, held: dict) -> None:
+    def _take_in(self, op: Op, known: Known, present: dict) -> None:
         """Record the values that a device has after an operation: its operands and results."""
         if _on_device(op):
             pairs: list[tuple[Atom, Value]] = [*zip(op.outs, known.outs, strict=True)]
@@ -106,19 +113,19 @@ class _Look:
                 pairs += zip(op.ins, known.ins, strict=True)
             for atom, value in pairs:
                 if isinstance(atom, Var):
-                    held.setdefault((value, str(atom.dtype)), atom)
+                    present.setdefault((value, str(atom.dtype)), atom)
 
     def _held_at_first(self) -> dict[tuple[Value, str], Var]:
         if self.around is None or not _on_device(self.around):
             return {}  # whole arrays, which no single device has
-        values = self.kept.inputs_of(self.body) or []
+        values = self.meanings.inputs_of(self.body) or []
         pairs = zip(self.body.ins, values, strict=False)
         return {(value, str(var.dtype)): var for var, value in pairs}
 
-    def _plan(self, op: Collective, before: Value, after: Value, held: dict) -> Avoidance | None:
+    def _plan(self, op: Collective, before: Value, after: Value, present: dict) -> Avoidance | None:
         return (
             self._same(op, before)
-            or self._held(op, after, held)
+            or self._held(op, after, present)
             or self._given_back(op, before)
             or self._scattered(op, after)
             or self._reduced(op)
@@ -160,15 +167,15 @@ class _Look:
             remedy = "make it here: every device has all that it would be sent."
         return Avoidance("same", reason, remedy)
 
-    def _held(self, op: Collective, after: Value, held: dict) -> Avoidance | None:
+    def _held(self, op: Collective, after: Value, present: dict) -> Avoidance | None:
         """Plan for a result that the device already has."""
-        var = held.get((after, str(op.outs[0].dtype)))
+        var = present.get((after, str(op.outs[0].dtype)))
         maker = self.makers.get(var) if var is not None else None
         if var is None or is_number(after) or (after.owed and not _the_same(maker, op)):
             # Shares of one sum may differ, unless they are computed in the same way.
             return self._sent_back(op)
         if not isinstance(maker, Collective):
-            meaning = self.kept.of(op)
+            meaning = self.meanings.of(op)
             name = holding(after, meaning.names if meaning else {})
             has_line = maker is not None and not isinstance(maker, Split) and maker.where.file
             place = f", made at {maker.where}" if has_line and maker else ""
@@ -177,7 +184,7 @@ class _Look:
                 f"the device already has what {op.name} gives it: {name}{place}",
                 "use what is there.",
             )
-        if id(maker) in self.found and self.found[id(maker)].kind in GONE:
+        if id(maker) in self.plans_by_op and self.plans_by_op[id(maker)].kind in GONE:
             return None
         if is_recomputed(op):
             return Avoidance(
@@ -196,7 +203,7 @@ class _Look:
     def _sent_back(self, op: Collective) -> Avoidance | None:
         """Plan for a result that is the operand of the collective before it."""
         first = self.makers.get(op.ins[0]) if isinstance(op.ins[0], Var) else None
-        plan = self.found.get(id(first))
+        plan = self.plans_by_op.get(id(first))
         if not isinstance(first, Collective) or plan is None or plan.kind != "unused":
             return None
         return Avoidance(
@@ -272,7 +279,7 @@ class _Look:
         first = self._summed(op.ins[0])
         if first is None or first.name != op.name or first.groups is not None:
             return None
-        if id(first) in self.found or set(first.axes) & set(op.axes):
+        if id(first) in self.plans_by_op or set(first.axes) & set(op.axes):
             return None
         merged = Replacement(op.name, (*first.axes, *op.axes), sent_bytes(op))
         separate = (Replacement(step.name, step.axes, sent_bytes(step)) for step in (first, op))
@@ -307,7 +314,7 @@ class _Look:
             reason = "has put it together from parts"
         else:
             return None
-        if peer.groups is not None or set(peer.axes) & set(op.axes) or id(peer) in self.found:
+        if peer.groups is not None or set(peer.axes) & set(op.axes) or id(peer) in self.plans_by_op:
             return None
         parts = math.prod(axis.size for axis in peer.axes)
         return Avoidance(
@@ -334,10 +341,10 @@ class _Look:
 
     def _in_loop(self, op: Collective, after: Value) -> Avoidance | None:
         """Plan for a collective that a loop repeats unchanged, or only accumulates."""
-        loop, meaning = self.around, self.kept.of(op)
+        loop, meaning = self.around, self.meanings.of(op)
         if not isinstance(loop, Scan) or loop.length < 2 or meaning is None or is_recomputed(op):
             return None
-        changes = changes_in_loop(after, meaning.depth, self.kept, self.seen)
+        changes = changes_in_loop(after, meaning.depth, self.meanings, self.known_changes)
         return turns.added_up_only(op, loop) if changes else turns.always_the_same(op, loop)
 
     # --- readers
@@ -346,23 +353,23 @@ class _Look:
         """Return the operations that read a value; None if it is also a result of the list."""
         return None if var in self.returned else self.readers.get(var, [])
 
-    def _all(self, var: Var, wanted: Callable[[Value, Var], bool]) -> bool:
-        """Return whether everything computed from a value, or from views of it, is `wanted`."""
+    def _all(self, var: Var, fits: Callable[[Value, Var], bool]) -> bool:
+        """Return whether everything computed from a value, or from views of it, `fits`."""
         users = self._users(var)
-        return bool(users) and all(self._becomes(user, wanted) for user in users or ())
+        return bool(users) and all(self._becomes(user, fits) for user in users or ())
 
     def _only(self, var: Var, part: Value) -> bool:
         """Return whether everything computed from a value is this part of it."""
         return self._all(var, lambda value, _: same_reading(value, part))
 
-    def _becomes(self, user: Op, wanted: Callable[[Value, Var], bool]) -> bool:
-        meaning = self.kept.of(user)
+    def _becomes(self, user: Op, fits: Callable[[Value, Var], bool]) -> bool:
+        meaning = self.meanings.of(user)
         if meaning is None or len(user.outs) != 1 or user.bodies:
             return False
-        if isinstance(user, Leaf | Collective) and wanted(meaning.outs[0], user.outs[0]):
+        if isinstance(user, Leaf | Collective) and fits(meaning.outs[0], user.outs[0]):
             return True
         view = isinstance(user, Leaf) and user.name in VIEWS
-        return view and self._all(user.outs[0], wanted)
+        return view and self._all(user.outs[0], fits)
 
 
 def _the_same(a: Op | None, b: Op) -> bool:
@@ -383,9 +390,7 @@ def _reaches_all(op: Collective) -> bool:
 
 
 def _sends(op: Collective) -> bool:
-    pairs = op.params.get("perm")
-    moves = pairs is None or any(source != target for source, target in pairs)
-    return moves and math.prod(axis.size for axis in op.axes) > 1
+    return op.sends and math.prod(axis.size for axis in op.axes) > 1
 
 
 def _reduces(user: Op, dimension: int) -> bool:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ..._base.errors import ArgumentError, ShardwiseError, explain_error
+from ..._base.errors import ArgumentError, ShardwiseError, did_you_mean
 from ..._program.primitives import COLLECTIVES as FORMS
 from . import units
 from .data import CollectiveUse
@@ -29,14 +28,14 @@ class Excess:
     """A bound that is exceeded."""
 
     what: str
-    found: float
+    actual: float
     bound: float
     uses: tuple[CollectiveUse, ...]
     """The collectives that add up to it, the largest first; empty for memory."""
 
     def __str__(self) -> str:
         show = units.size if self.what.startswith(("bytes", "peak")) else "{:g}".format
-        lines = [f"{self.what} is {show(self.found)}, and at most {show(self.bound)} is expected"]
+        lines = [f"{self.what} is {show(self.actual)}, and at most {show(self.bound)} is expected"]
         for use in self.uses:
             times = "" if use.least == 1 else f" × {use.least}"
             argument = f" of {use.of}" if use.of else ""
@@ -92,33 +91,26 @@ def _is_counted(use: CollectiveUse, name: str) -> bool:
 def _refuse_other(name: str, bound: Any, report: ReportData) -> None:
     figures = ("bytes_sent", "peak_memory", *COLLECTIVES)
     if name not in figures:
-        close = difflib.get_close_matches(name, figures, n=1)
         raise ArgumentError(
-            explain_error(
-                f"there is no figure {name!r}",
-                where="report.expect",
-                rule=f"There are {', '.join(figures)}.",
-                remedy=f"did you mean {close[0]!r}?" if close else "report.expect(all_gather=0)",
-            )
+            f"there is no figure {name!r}",
+            where="report.expect",
+            rule=f"There are {', '.join(figures)}.",
+            remedy=did_you_mean(name, figures) or "report.expect(all_gather=0)",
         )
     bounds = bound if isinstance(bound, Mapping) and name != "peak_memory" else {"": bound}
     axes = [mesh_axis.name for mesh_axis in report.mesh]
     for axis, limit in bounds.items():
         if axis and axis not in axes:
             raise ArgumentError(
-                explain_error(
-                    f"{name} is bounded over {axis!r}",
-                    where="report.expect",
-                    rule=f"The mesh has {', '.join(axes)}.",
-                    remedy=f"{name}={{{axes[0]!r}: ...}}" if axes else f"{name}=...",
-                )
+                f"{name} is bounded over {axis!r}",
+                where="report.expect",
+                rule=f"The mesh has {', '.join(axes)}.",
+                remedy=f"{name}={{{axes[0]!r}: ...}}" if axes else f"{name}=...",
             )
         if isinstance(limit, bool) or not isinstance(limit, int | float) or not limit >= 0:
             raise ArgumentError(
-                explain_error(
-                    f"{name} is {limit!r}",
-                    where="report.expect",
-                    rule="A bound is a number, at least 0, or a dict of them by mesh axis.",
-                    remedy='report.expect(bytes_sent={"data": 1e6}, all_gather=0)',
-                )
+                f"{name} is {limit!r}",
+                where="report.expect",
+                rule="A bound is a number, at least 0, or a dict of them by mesh axis.",
+                remedy='report.expect(bytes_sent={"data": 1e6}, all_gather=0)',
             )

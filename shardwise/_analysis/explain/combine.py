@@ -9,7 +9,7 @@ from typing import Any, Literal
 from jax.sharding import AbstractMesh, Mesh, PartitionSpec
 
 from ..._base.doing import doing
-from ..._base.errors import ArgumentError, explain_error, text_of
+from ..._base.errors import ArgumentError, text_of
 from ..._engine.tracing import Traced
 from ..._jax.compiling import PLATFORMS, meshes_in
 from ..._mesh import Axis
@@ -66,32 +66,26 @@ def compile_mode(compile: Any, platform: Any) -> bool | Literal["auto"]:
     """Return whether to compile; raise unless both arguments have allowed values."""
     if platform not in PLATFORMS:
         raise ArgumentError(
-            explain_error(
-                f"platform is {platform!r}",
-                where="sw.explain",
-                rule=f"A program is compiled for {', '.join(PLATFORMS)}.",
-                remedy='platform="cuda" compiles for the GPU of this machine.',
-            )
+            f"platform is {platform!r}",
+            where="sw.explain",
+            rule=f"A program is compiled for {', '.join(PLATFORMS)}.",
+            remedy='platform="cuda" compiles for the GPU of this machine.',
         )
     if compile != "auto" and not isinstance(compile, bool):
         raise ArgumentError(
-            explain_error(
-                f"compile is {compile!r}",
-                where="sw.explain",
-                rule='compile is "auto", True or False.',
-                remedy='compile="auto" compiles what the compiler partitions.',
-            )
+            f"compile is {compile!r}",
+            where="sw.explain",
+            rule='compile is "auto", True or False.',
+            remedy='compile="auto" compiles what the compiler partitions.',
         )
     if platform == "cpu":
         return compile
     if compile is False:
         raise ArgumentError(
-            explain_error(
-                f"platform is {platform!r}, and compile is False",
-                where="sw.explain",
-                rule="A platform is what the program is compiled for.",
-                remedy="leave out compile=False.",
-            )
+            f"platform is {platform!r}, and compile is False",
+            where="sw.explain",
+            rule="A platform is what the program is compiled for.",
+            remedy="leave out compile=False.",
         )
     return True
 

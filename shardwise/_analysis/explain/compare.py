@@ -7,8 +7,8 @@ import io
 from collections.abc import Iterator
 from typing import Any
 
+from ..._base.plain import Plain
 from . import units
-from .data import Plain
 from .facts import ReportData
 
 NOTABLE = 0.05

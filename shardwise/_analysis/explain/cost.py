@@ -179,10 +179,14 @@ def _saved(
     Latency is saved only if all collectives of a message are removed.
     """
     uses = report.collectives
-    gone = {place for place, use in enumerate(uses) if use.redundant and not use.redundant.instead}
-    gone |= {use.redundant.also for use in uses if use.redundant and use.redundant.also is not None}
+    avoided = {
+        place for place, use in enumerate(uses) if use.redundant and not use.redundant.instead
+    }
+    avoided |= {
+        use.redundant.also for use in uses if use.redundant and use.redundant.also is not None
+    }
     launch_gone = {
-        place: gone.issuperset(launch.collectives)
+        place: avoided.issuperset(launch.collectives)
         for launch in report.launches
         for place in launch.collectives
     }

@@ -9,27 +9,10 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from ..._base.plain import Plain, plain
 from ..._program import Where
 from ..._program.where import NOWHERE
 from .hardware import Hardware
-
-
-class Plain:
-    """A dataclass that can be written as JSON."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the fields as plain data: dicts, lists, numbers and strings."""
-        names = [field.name for field in dataclasses.fields(self)]  # pyright: ignore
-        return {name: plain(getattr(self, name)) for name in names}
-
-
-def plain(value: Any) -> Any:
-    """Convert a value to plain data for JSON."""
-    if hasattr(value, "to_dict"):
-        return value.to_dict()
-    if isinstance(value, dict):
-        return {key: plain(inner) for key, inner in value.items()}
-    return [plain(inner) for inner in value] if isinstance(value, tuple | list) else value
 
 
 @dataclasses.dataclass(frozen=True)

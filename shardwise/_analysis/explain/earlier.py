@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ..._base.errors import ShardwiseError, explain_error
+from ..._base.errors import ShardwiseError
+from ..._base.plain import Plain
 from . import units
-from .data import Plain
 from .facts import ReportData
 
 
@@ -104,10 +104,8 @@ def _read(path: Path, name: str) -> Mapping[str, Any]:
 
 def _no_report(path: Path, what: str) -> ShardwiseError:
     return ShardwiseError(
-        explain_error(
-            what,
-            where=f"--against {path}",
-            rule="It is compared with a report of the same program that was saved as JSON.",
-            remedy="shardwise explain FILE.py --format json > old.json, or report.save('old.json')",
-        )
+        what,
+        where=f"--against {path}",
+        rule="It is compared with a report of the same program that was saved as JSON.",
+        remedy="shardwise explain FILE.py --format json > old.json, or report.save('old.json')",
     )

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from ..._base.calls import DEVICES, public
 from ..._base.doing import Telling, doing, telling
-from ..._base.errors import ArgumentError, a_type, explain_error, name_of
+from ..._base.errors import ArgumentError, a_type, name_of
 from ..._engine.call import simulate_p
 from ..._engine.static import Static
 from ..._engine.tracing import Traced, Tracing
@@ -91,12 +91,10 @@ def explain(
     """
     if not callable(f):
         raise ArgumentError(
-            explain_error(
-                f"f is {a_type(f)}",
-                where="sw.explain",
-                rule="explain takes a function and its arguments.",
-                remedy="sw.explain(f, *args, mesh=mesh)",
-            )
+            f"f is {a_type(f)}",
+            where="sw.explain",
+            rule="explain takes a function and its arguments.",
+            remedy="sw.explain(f, *args, mesh=mesh)",
         )
     compile = compile_mode(compile, platform)
     machine = None if hardware is None else find(hardware)
@@ -192,12 +190,12 @@ def _axes(body: Body, mesh: Mesh | AbstractMesh | None) -> tuple[Axis, ...]:
     return tuple(axes)
 
 
-def _shardings(traced: Traced, given: list[Var], axes: tuple[Axis, ...]) -> dict[Var, Placement]:
+def _shardings(traced: Traced, inputs: list[Var], axes: tuple[Axis, ...]) -> dict[Var, Placement]:
     """Return the layout of arguments that have a sharding or a spec."""
     by_name = {axis.name: axis for axis in axes}
-    values = traced.values[len(traced.values) - len(given) :]
+    values = traced.values[len(traced.values) - len(inputs) :]
     placements = {}
-    for var, value, spec in zip(given, values, traced.specs, strict=True):
+    for var, value, spec in zip(inputs, values, traced.specs, strict=True):
         if spec is None and (sharding := named_sharding(value)):
             spec = sharding.spec
         if spec is not None:

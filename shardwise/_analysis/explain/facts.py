@@ -6,6 +6,7 @@ import dataclasses
 import math
 from typing import Any
 
+from ..._base.plain import Plain, plain
 from ..._program import Where
 from ..._program.where import NOWHERE
 from .data import (
@@ -14,13 +15,11 @@ from .data import (
     Cost,
     Memory,
     MeshAxis,
-    Plain,
     ProgramPart,
     Sharding,
     Suggestion,
     Traffic,
     Work,
-    plain,
 )
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import jax.numpy as jnp
 
-from ..._program import Leaf, Lit, Var
+from ..._program import Leaf, Lit, Var, shape_of
 from ..._program.primitives import of
 
 
@@ -42,11 +42,6 @@ def _is_float(atom: Var | Lit) -> bool:
 
 def _size(atom: Var | Lit) -> float:
     return float(math.prod(shape_of(atom)))
-
-
-def shape_of(atom: Var | Lit) -> tuple[int, ...]:
-    """Return the local shape of an operand."""
-    return atom.shape if isinstance(atom, Var) else tuple(jnp.shape(atom.value))
 
 
 def _dot(op: Leaf) -> float:

@@ -9,19 +9,19 @@ published scaling series (`benchmarks/scaling.py`).
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import math
 import numbers
 from typing import Any
 
 from ..._base.calls import public, public_methods
-from ..._base.errors import ShardwiseError, a_type, explain_error
+from ..._base.errors import ShardwiseError, a_type, did_you_mean
+from ..._base.plain import Plain
 
 
 @public("sw.Hardware")
 @public_methods("sw.Hardware")
 @dataclasses.dataclass(frozen=True)
-class Hardware:
+class Hardware(Plain):
     """A machine for the cost model of `explain`.
 
     Devices are grouped in nodes: within a node they communicate over links, between nodes over a
@@ -63,24 +63,20 @@ class Hardware:
                 _need_text(field.name, value)
             elif not _is_positive(value) and (field.name, value) != ("waiting", 0):
                 raise ShardwiseError(
-                    explain_error(
-                        f"{field.name} is {value!r}",
-                        where=f"hardware {self.name!r}",
-                        rule="Speeds, sizes and times of a machine are positive numbers.",
-                        remedy="give it in bytes, FLOPs and seconds, not in GB or microseconds.",
-                    )
+                    f"{field.name} is {value!r}",
+                    where=f"hardware {self.name!r}",
+                    rule="Speeds, sizes and times of a machine are positive numbers.",
+                    remedy="give it in bytes, FLOPs and seconds, not in GB or microseconds.",
                 )
         wrong = "utilisation" if self.utilisation > 1 else "waiting" if self.waiting > 1 else ""
         if wrong or self.node != int(self.node):
             wrong = wrong or "node"
             raise ShardwiseError(
-                explain_error(
-                    f"{wrong} is {getattr(self, wrong)!r}",
-                    where=f"hardware {self.name!r}",
-                    rule="The utilisation is a share of the peak, and waiting a share of a step: "
-                    "both are at most 1. The number of devices of a node is an integer.",
-                    remedy="utilisation=0.5, waiting=0.02, node=8",
-                )
+                f"{wrong} is {getattr(self, wrong)!r}",
+                where=f"hardware {self.name!r}",
+                rule="The utilisation is a share of the peak, and waiting a share of a step: "
+                "both are at most 1. The number of devices of a node is an integer.",
+                remedy="utilisation=0.5, waiting=0.02, node=8",
             )
         for field in dataclasses.fields(self):
             value: Any = getattr(self, field.name)
@@ -95,10 +91,6 @@ class Hardware:
         narrow = dtype in ("bfloat16", "float16") or dtype.startswith(("float8", "int8", "uint8"))
         return self.flops if narrow else self.flops_float32
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the machine as plain data."""
-        return dataclasses.asdict(self)
-
     @staticmethod
     def named(name: str) -> Hardware:
         """Return a profile by its name.
@@ -108,16 +100,12 @@ class Hardware:
         """
         _need_text("name", name)
         if name not in PROFILES:
-            matches = difflib.get_close_matches(name, PROFILES, n=1)
             raise ShardwiseError(
-                explain_error(
-                    f"there is no profile {name!r}; there are {', '.join(PROFILES)}",
-                    where="hardware",
-                    rule="A hardware is the name of a described profile, or numbers of your own.",
-                    remedy=f"did you mean {matches[0]!r}?"
-                    if matches
-                    else "name one of these, or give sw.Hardware(name=..., flops=..., ...).",
-                )
+                f"there is no profile {name!r}; there are {', '.join(PROFILES)}",
+                where="hardware",
+                rule="A hardware is the name of a described profile, or numbers of your own.",
+                remedy=did_you_mean(name, PROFILES)
+                or "name one of these, or give sw.Hardware(name=..., flops=..., ...).",
             )
         return PROFILES[name]
 
@@ -129,12 +117,10 @@ def find(hardware: str | Hardware) -> Hardware:
     if isinstance(hardware, str):
         return Hardware.named(hardware)
     raise ShardwiseError(
-        explain_error(
-            f"hardware is {a_type(hardware)}",
-            where="sw.explain",
-            rule="A hardware is the name of a described profile, or a sw.Hardware.",
-            remedy=f"one of {', '.join(PROFILES)}.",
-        )
+        f"hardware is {a_type(hardware)}",
+        where="sw.explain",
+        rule="A hardware is the name of a described profile, or a sw.Hardware.",
+        remedy=f"one of {', '.join(PROFILES)}.",
     )
 
 
@@ -150,12 +136,10 @@ def _is_positive(value: Any) -> bool:
 def _need_text(field: str, value: Any) -> None:
     if not isinstance(value, str):
         raise ShardwiseError(
-            explain_error(
-                f"{field} is {a_type(value)}",
-                where="sw.Hardware",
-                rule="The name of a machine, and what there is to say about it, are text.",
-                remedy='sw.Hardware(name="mine", ...), sw.Hardware.named("h200-node")',
-            )
+            f"{field} is {a_type(value)}",
+            where="sw.Hardware",
+            rule="The name of a machine, and what there is to say about it, are text.",
+            remedy='sw.Hardware(name="mine", ...), sw.Hardware.named("h200-node")',
         )
 
 

@@ -20,7 +20,7 @@ MOST = 60_000
 class SymbolicValues:
     """The symbolic values of a program, as far as they are known."""
 
-    kept: Kept | None = None
+    meanings: Kept | None = None
     plans: dict[int, Avoidance] = dataclasses.field(default_factory=dict)
     failed: str = ""
     """Why nothing is known, or empty."""
@@ -39,7 +39,7 @@ class SymbolicValues:
 
     def holding(self, op: Collective) -> Holding | None:
         """Return what each device holds before and after a collective."""
-        facts = self.kept.of(op) if self.kept else None
+        facts = self.meanings.of(op) if self.meanings else None
         if facts is None:
             return None
         return Holding(holding(facts.ins[0], facts.names), holding(facts.outs[0], facts.names))
@@ -66,7 +66,7 @@ class SymbolicValues:
         )
 
 
-def _instead(other: Replacement, use: CollectiveUse) -> Instead:
-    names = tuple(axis.name for axis in other.axes)
-    times = max(1, use.least // other.once)
-    return Instead(other.name, names, other.group_size, other.sent, times)
+def _instead(replacement: Replacement, use: CollectiveUse) -> Instead:
+    names = tuple(axis.name for axis in replacement.axes)
+    times = max(1, use.least // replacement.once)
+    return Instead(replacement.name, names, replacement.group_size, replacement.sent, times)

@@ -116,9 +116,9 @@ class MemoryWalk:
         self.makers: dict[Var, Op] = {}
         self.insides: dict[int, Peak] = {}
 
-    def peak(self, body: Body, own: Iterable[Var], keep: Iterable[Atom]) -> Peak:
-        """Return the peak of a list. `own` is live from the start, `keep` to the end."""
-        start = {var: self.layouts.bytes(var) for var in own}
+    def peak(self, body: Body, inputs: Iterable[Var], keep: Iterable[Atom]) -> Peak:
+        """Return the peak of a list. `inputs` are live from the start, `keep` to the end."""
+        start = {var: self.layouts.bytes(var) for var in inputs}
         sizes = [moment.bytes for moment in self.moments(body, start, keep)]
         if max(sizes, default=0) <= sum(start.values()):
             return Peak(sum(start.values()), tuple(start.items()))

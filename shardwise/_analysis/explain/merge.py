@@ -15,12 +15,12 @@ from ..._program import Atom, Body, Op, Var, comparable, operation_key, with_bod
 def merged(body: Body) -> Body:
     """Return the list with each operation once, including those in nested lists."""
     replaced: dict[Var, Var] = {}
-    seen: dict[Any, Op] = {}
+    first_by_key: dict[Any, Op] = {}
     ops = []
     for op in body.ops:
         ins = [_first(atom, replaced) for atom in op.ins]
         key = operation_key(op)
-        first = op if key is None else seen.setdefault((key, comparable(ins)), op)
+        first = op if key is None else first_by_key.setdefault((key, comparable(ins)), op)
         if first is not op:
             replaced.update(zip(op.outs, first.outs, strict=True))
             continue

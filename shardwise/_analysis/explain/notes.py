@@ -82,10 +82,10 @@ def _outside(ops: list[Op], layouts: Layouts) -> Iterator[str]:
             return
 
 
-def _is_part(held: Placement, wanted: Placement) -> bool:
+def _is_part(present: Placement, needed_placement: Placement) -> bool:
     """Return whether what a device needs of an array is part of what it holds."""
-    rows = [_real(row) for row in held]
-    needed = [_real(row) for row in wanted] or [()] * len(rows)
+    rows = [_real(row) for row in present]
+    needed = [_real(row) for row in needed_placement] or [()] * len(rows)
     return all(need[: len(row)] == row for row, need in zip(rows, needed, strict=True))
 
 

@@ -21,8 +21,8 @@ KEEPS_LAYOUT = primitives.names(lambda p: p.pointwise or p.identity)
 class Layouts:
     """The layout of each value outside `shard_map`."""
 
-    def __init__(self, body: Body, given: dict[Var, Placement]):
-        self.known: dict[Var, Placement] = dict(given)
+    def __init__(self, body: Body, placements: dict[Var, Placement]):
+        self.known: dict[Var, Placement] = dict(placements)
         self.changed = True
         while self.changed:
             self.changed = False

@@ -21,9 +21,9 @@ def pruned(body: Body) -> Body:
     return _needed(body, [True] * len(body.outs))
 
 
-def _needed(body: Body, wanted: Sequence[bool]) -> Body:
+def _needed(body: Body, is_used: Sequence[bool]) -> Body:
     """Return the part of a list that the wanted results need; its inputs stay."""
-    outs = _those(body.outs, wanted)
+    outs = _those(body.outs, is_used)
     needed_ids = set(map(id, outs))
     ops: list[Op] = []
     for op in reversed(body.ops):
@@ -34,41 +34,41 @@ def _needed(body: Body, wanted: Sequence[bool]) -> Body:
 
 
 def _lighter(op: Op, used: set[int]) -> Op:
-    wanted = [id(var) in used for var in op.outs]
+    is_used = [id(var) in used for var in op.outs]
     match op:
         case Scan():
-            return _scan(op, wanted)
+            return _scan(op, is_used)
         case While():
-            return _while(op, wanted)
+            return _while(op, is_used)
         case Cond():
-            branches = tuple(_needed(branch, wanted) for branch in op.branches)
-            return dataclasses.replace(op, outs=_those(op.outs, wanted), branches=branches)
+            branches = tuple(_needed(branch, is_used) for branch in op.branches)
+            return dataclasses.replace(op, outs=_those(op.outs, is_used), branches=branches)
     return op
 
 
-def _scan(op: Scan, wanted: list[bool]) -> Scan:
-    carried, body = _fixed_point(op.body, wanted, op.consts, op.carry)
+def _scan(op: Scan, is_used: list[bool]) -> Scan:
+    carried, body = _fixed_point(op.body, is_used, op.consts, op.carry)
     read = _reads(body)
     keep = [id(var) in read for var in op.body.ins]
     keep[op.consts : op.consts + op.carry] = carried
     return dataclasses.replace(
         op,
         ins=_those(op.ins, keep),
-        outs=_those(op.outs, [*carried, *wanted[op.carry :]]),
+        outs=_those(op.outs, [*carried, *is_used[op.carry :]]),
         body=Body(_those(body.ins, keep), body.ops, body.outs),
         consts=sum(keep[: op.consts]),
         carry=sum(carried),
     )
 
 
-def _while(op: While, wanted: list[bool]) -> While:
+def _while(op: While, is_used: list[bool]) -> While:
     cond = _needed(op.cond, [True])
     decides = _reads(cond)
-    wanted = [
+    is_used = [
         is_wanted or id(var) in decides
-        for is_wanted, var in zip(wanted, op.cond.ins[op.cond_consts :], strict=True)
+        for is_wanted, var in zip(is_used, op.cond.ins[op.cond_consts :], strict=True)
     ]
-    carried, body = _fixed_point(op.body, wanted, op.body_consts, len(wanted))
+    carried, body = _fixed_point(op.body, is_used, op.body_consts, len(is_used))
     first = op.cond_consts + op.body_consts
     return dataclasses.replace(
         op,
@@ -80,12 +80,12 @@ def _while(op: While, wanted: list[bool]) -> While:
 
 
 def _fixed_point(
-    body: Body, wanted: list[bool], consts: int, carry: int
+    body: Body, is_used: list[bool], consts: int, carry: int
 ) -> tuple[list[bool], Body]:
     """Return which values must be carried: wanted at the end, or needed by an iteration for it."""
-    carried = wanted[:carry]
+    carried = is_used[:carry]
     while True:
-        inner = _needed(body, [*carried, *wanted[carry:]])
+        inner = _needed(body, [*carried, *is_used[carry:]])
         read = _reads(inner)
         ins = body.ins[consts : consts + carry]
         more = [is_carried or id(var) in read for is_carried, var in zip(carried, ins, strict=True)]

@@ -89,10 +89,10 @@ class LoopContext:
 class CollectiveRecorder:
     """A walk over a program that records its collectives in program order."""
 
-    def __init__(self, layouts: Layouts, passes: Passes, meant: SymbolicValues):
+    def __init__(self, layouts: Layouts, passes: Passes, meanings: SymbolicValues):
         self.layouts = layouts
         self.passes = passes
-        self.meant = meant
+        self.meanings = meanings
         self.collectives: list[CollectiveUse] = []
         self.places: dict[int, int] = {}
         self.launch = 0
@@ -172,7 +172,7 @@ class CollectiveRecorder:
         operand = op.ins[0]
         shape, dtype, size = _type(operand, op)
         count = group_size(op)
-        bytes_sent = RULES[op.name].sends(size, count) if _moves(op) else 0
+        bytes_sent = RULES[op.name].sends(size, count) if op.sends else 0
         names = tuple(axis.name for axis in op.axes)
         direction = self.passes.of(op)
         # Collectives called inside a library may have no line in the user's code.
@@ -196,18 +196,18 @@ class CollectiveRecorder:
             caller=caller_of(op.source, line) or NOWHERE,
             module=module,
             launch=self.launch,
-            meaning=self.meant.holding(op),
+            meaning=self.meanings.holding(op),
         )
         index = len(self.collectives)
         self.places[id(op)] = index
-        redundant = self.meant.redundant(op, use, self._also(op))
+        redundant = self.meanings.redundant(op, use, self._also(op))
         self.collectives.append(dataclasses.replace(use, redundant=redundant))
         step = ProgramPart("collective", line, collective=index, direction=direction, module=module)
         return step, Tally(sent=bytes_sent)
 
     def _also(self, op: Collective) -> tuple[int, CollectiveUse] | None:
         """Return another collective that becomes unnecessary with this one, and its index."""
-        also = self.meant.also(op)
+        also = self.meanings.also(op)
         if also is None:
             return None
         place = self.places[id(also)]
@@ -316,12 +316,6 @@ class CollectiveRecorder:
 def _talks(op: Op) -> bool:
     has_collective = any(True for body in op.bodies for _ in collectives_in(body.ops))
     return isinstance(op, Collective) or has_collective
-
-
-def _moves(op: Collective) -> bool:
-    """Return whether anything goes to another device."""
-    pairs = op.params.get("perm")
-    return pairs is None or any(source != target for source, target in pairs)
 
 
 def group_size(op: Collective) -> int:

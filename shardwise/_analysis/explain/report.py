@@ -6,7 +6,7 @@ import dataclasses
 from pathlib import Path
 
 from ..._base.calls import public_methods
-from ..._base.errors import ArgumentError, a_type, explain_error, path_of
+from ..._base.errors import ArgumentError, a_type, path_of
 from .beside import HasFindings, with_findings
 from .budget import Bound, refuse_excess
 from .compare import Comparison, compare
@@ -30,12 +30,10 @@ class Report(ReportData):
         """Compare with another report: changes in traffic, memory, work and time."""
         if not isinstance(other, ReportData):
             raise ArgumentError(
-                explain_error(
-                    f"it is compared with {a_type(other)}",
-                    where="report.compare",
-                    rule="Two reports are compared.",
-                    remedy="before.compare(after), both from sw.explain",
-                )
+                f"it is compared with {a_type(other)}",
+                where="report.compare",
+                rule="Two reports are compared.",
+                remedy="before.compare(after), both from sw.explain",
             )
         return compare(self, other)
 
@@ -70,12 +68,10 @@ class Report(ReportData):
         """
         if not hasattr(judged, "findings"):
             raise ArgumentError(
-                explain_error(
-                    f"it is set beside {a_type(judged)}",
-                    where="report.beside",
-                    rule="A report is set beside what sw.check or sw.prove gives.",
-                    remedy="report.beside(sw.prove(f, *args, mesh=mesh))",
-                )
+                f"it is set beside {a_type(judged)}",
+                where="report.beside",
+                rule="A report is set beside what sw.check or sw.prove gives.",
+                remedy="report.beside(sw.prove(f, *args, mesh=mesh))",
             )
         return with_findings(self, judged)
 

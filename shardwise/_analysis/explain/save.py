@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from ..._base.durable import write_file
-from ..._base.errors import ShardwiseError, explain_error
+from ..._base.errors import ShardwiseError
 from .facts import ReportData
 from .text import plain_text
 
@@ -32,15 +32,13 @@ def save(report: ReportData, path: Path) -> Path:
             write_file(path, png(report, _figure(path)))
         case _:
             raise ShardwiseError(
-                explain_error(
-                    f"{path.suffix!r} is not a format of a report"
-                    if path.suffix
-                    else "the name has no suffix",
-                    where=str(path),
-                    rule="The suffix says what is written.",
-                    remedy="report.html, report.json, trace.json (for Perfetto), report.txt, "
-                    "mesh.svg or mesh.png.",
-                )
+                f"{path.suffix!r} is not a format of a report"
+                if path.suffix
+                else "the name has no suffix",
+                where=str(path),
+                rule="The suffix says what is written.",
+                remedy="report.html, report.json, trace.json (for Perfetto), report.txt, "
+                "mesh.svg or mesh.png.",
             )
     return path
 

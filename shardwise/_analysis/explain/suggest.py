@@ -52,11 +52,11 @@ def _candidates(result: Compiled, uses: Sequence[CollectiveUse]) -> Iterator[tup
     largest = sorted(
         (use for use in uses if use.by == "compiler"), key=lambda use: -use.total_bytes
     )
-    seen = set()
+    tried = set()
     for use in largest:
         for place, item in enumerate(result.inputs):
             rows = split_over(item.spec)
             fewer = tuple(tuple(name for name in row if name not in use.axes) for row in rows)
-            if item.path and fewer != tuple(rows) and (place, fewer) not in seen:
-                seen.add((place, fewer))
+            if item.path and fewer != tuple(rows) and (place, fewer) not in tried:
+                tried.add((place, fewer))
                 yield place, fewer

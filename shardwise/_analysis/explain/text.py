@@ -94,7 +94,7 @@ def _drawing(report: ReportData) -> Iterator[RenderableType]:
     if report.devices == 1 or not report.mesh:
         return
     rows, columns = [("", 1), *((axis.name, axis.size) for axis in report.mesh)][-2:]
-    down, across = _some(rows[1], ROWS), _some(columns[1], COLUMNS)
+    down, across = units.some(rows[1], ROWS), units.some(columns[1], COLUMNS)
     grid = Table(box=None, pad_edge=False, padding=(0, 1), show_header=False)
     head = [f"{columns[0]} →", *("…" if c is None else str(c) for c in across)]
     grid.add_row(*(Text(cell, style="dim") for cell in head))
@@ -108,12 +108,6 @@ def _drawing(report: ReportData) -> Iterator[RenderableType]:
     yield _head(f"Devices{suffix}")
     yield grid
     yield Text("")
-
-
-def _some(size: int, most: int) -> list[int | None]:
-    if size <= most:
-        return list(range(size))
-    return [*range(most - 2), None, size - 1]
 
 
 # --- layouts

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from ..._base.errors import ShardwiseError, explain_error
+from ..._base.errors import ShardwiseError
 from . import units
 from .data import ProgramPart
 from .facts import ReportData
@@ -22,12 +22,10 @@ def trace(report: ReportData) -> dict[str, Any]:
     """Return the trace as JSON data for `ui.perfetto.dev` and `chrome://tracing`."""
     if report.cost is None:
         raise ShardwiseError(
-            explain_error(
-                "this report has no times",
-                where="trace.json",
-                rule="A trace shows the times of the cost model, which needs a machine.",
-                remedy='sw.explain(..., hardware="h200-node"), or report.on("h200-node").',
-            )
+            "this report has no times",
+            where="trace.json",
+            rule="A trace shows the times of the cost model, which needs a machine.",
+            remedy='sw.explain(..., hardware="h200-node"), or report.on("h200-node").',
         )
     name = (
         f"{report.name}, one of {report.devices} devices, modelled on {report.cost.hardware.name}"

@@ -43,6 +43,13 @@ def share(value: float) -> str:
     return "< 1 %" if 0 < value < 0.005 else f"{100 * value:.0f} %"
 
 
+def some(size: int, most: int) -> list[int | None]:
+    """Return the coordinates to draw: all, or the first ones, None and the last."""
+    if size <= most:
+        return list(range(size))
+    return [*range(most - 2), None, size - 1]
+
+
 def array(shape: Sequence[int], dtype: str) -> str:
     """Format an array type: `f32[8, 16]`."""
     name = dtype.rstrip("0123456789")

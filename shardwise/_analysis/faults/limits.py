@@ -240,15 +240,15 @@ class Ties(Limit):
     remedy = "Use data without ties, or break them by a rule of the program."
 
     @classmethod
-    def of(cls, one: Any) -> Finding:
+    def of(cls, wrong: Any) -> Finding:
         """Report a result in which a tie is decided differently on a mesh."""
-        count = int((one.got != one.want.value).sum())
-        differ = "elements differ" if one.got.size > 1 else "element differs"
+        count = int((wrong.got != wrong.want.value).sum())
+        differ = "elements differ" if wrong.got.size > 1 else "element differs"
         return cls.seen(
-            f"{one.path} is decided by a tie: {count} of {one.got.size} {differ} on {one.mesh}, "
-            "and as much by changing the arguments by 1e-13 of themselves",
+            f"{wrong.path} is decided by a tie: {count} of {wrong.got.size} {differ} on "
+            f"{wrong.mesh}, and as much by changing the arguments by 1e-13 of themselves",
             "give data without ties; or break them by a rule, as by the index of equal scores.",
-            one.where,
+            wrong.where,
         )
 
 

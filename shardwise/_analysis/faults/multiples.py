@@ -144,16 +144,16 @@ class TooLarge(Fault):
         )
 
     @classmethod
-    def from_numbers(cls, one: Any) -> Finding | None:
+    def from_numbers(cls, wrong: Any) -> Finding | None:
         """Report by how much a result is too large, from a `Measured` factor."""
-        if one.multiple is None or one.multiple < 1:
+        if wrong.multiple is None or wrong.multiple < 1:
             return None
-        text = f"is {one.multiple:.4g} times too large, {one.whose}"
-        if not one.summed_before:
-            remedy = SUMMED if one.reduced_by == "pmean" else AVERAGED
-            return cls.found(text, one.where, remedy.format(over=one.over))
+        text = f"is {wrong.multiple:.4g} times too large, {wrong.whose}"
+        if not wrong.summed_before:
+            remedy = SUMMED if wrong.reduced_by == "pmean" else AVERAGED
+            return cls.found(text, wrong.where, remedy.format(over=wrong.over))
         text += "; every device has the same value before the sum"
-        return cls.found(text, one.where, MEANT.format(over=one.over))
+        return cls.found(text, wrong.where, MEANT.format(over=wrong.over))
 
 
 SUMMED = "sum instead of averaging: jax.lax.psum(..., {over}), or divide only once."
@@ -231,13 +231,13 @@ class TooSmall(Fault):
         )
 
     @classmethod
-    def from_numbers(cls, one: Any) -> Finding | None:
+    def from_numbers(cls, wrong: Any) -> Finding | None:
         """Report by how much a result is too small, from a `Measured` factor."""
-        if one.multiple is None or one.multiple >= 1:
+        if wrong.multiple is None or wrong.multiple >= 1:
             return None
-        text = f"is {one.fraction(one.multiple)} of what it should be, {one.whose}"
-        remedy = AVERAGED if one.reduced_by == "psum" else SUMMED
-        return cls.found(text, one.where, remedy.format(over=one.over))
+        text = f"is {wrong.fraction(wrong.multiple)} of what it should be, {wrong.whose}"
+        remedy = AVERAGED if wrong.reduced_by == "psum" else SUMMED
+        return cls.found(text, wrong.where, remedy.format(over=wrong.over))
 
 
 class CountedOften(Fault):

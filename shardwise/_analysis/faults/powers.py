@@ -23,7 +23,7 @@ MOST = 2
 
 
 def powers(
-    sizes: Sizes, factor: Fraction | float, seen: Seen = (), slack: float = 0.0
+    sizes: Sizes, factor: Fraction | float, observations: Seen = (), slack: float = 0.0
 ) -> list[Powers]:
     """Return the simplest powers that fit a factor on its mesh and all others; empty if none do.
 
@@ -31,17 +31,19 @@ def powers(
     one cause, and only its own mesh counts, without the axes along which the result was right.
     """
     measured = (sizes, factor)
-    right_axes = {name for name in sizes if _right_along(name, seen, slack)}
+    right_axes = {name for name in sizes if _right_along(name, observations, slack)}
     fitting = [guess for guess in _candidates(sizes) if _fits(guess, measured, slack)]
-    everywhere = [guess for guess in fitting if all(_fits(guess, point, slack) for point in seen)]
+    everywhere = [
+        guess for guess in fitting if all(_fits(guess, point, slack) for point in observations)
+    ]
     return _simplest(everywhere or [guess for guess in fitting if not right_axes & guess.keys()])
 
 
-def _right_along(name: str, seen: Seen, slack: float) -> bool:
+def _right_along(name: str, observations: Seen, slack: float) -> bool:
     """Return whether the result was right on several devices along this axis alone."""
     checks = [
         abs(float(factor) - 1) <= slack
-        for sizes, factor in seen
+        for sizes, factor in observations
         if sizes.get(name, 1) > 1 and math.prod(sizes.values()) == sizes[name]
     ]
     return bool(checks) and all(checks)
@@ -55,34 +57,36 @@ def _candidates(sizes: Sizes) -> Iterator[Powers]:
             yield candidate
 
 
-def _fits(one: Powers, seen: tuple[Sizes, Fraction | float], slack: float) -> bool:
-    sizes, factor = seen
-    product = math.prod((Fraction(sizes.get(name, 1)) ** n for name, n in one.items()), start=1)
+def _fits(candidate: Powers, observation: tuple[Sizes, Fraction | float], slack: float) -> bool:
+    sizes, factor = observation
+    product = math.prod(
+        (Fraction(sizes.get(name, 1)) ** n for name, n in candidate.items()), start=1
+    )
     if isinstance(factor, float):
         return abs(factor / float(product) - 1) <= slack
     return factor == product
 
 
-def _simplest(found: Sequence[Powers]) -> list[Powers]:
+def _simplest(candidates: Sequence[Powers]) -> list[Powers]:
     """Return the simplest: products of sizes before quotients, and both before squares."""
 
-    def rank(one: Powers) -> tuple[int, int, int]:
-        values = one.values()
+    def rank(candidate: Powers) -> tuple[int, int, int]:
+        values = candidate.values()
         return max(map(abs, values)), len({n > 0 for n in values}), len(values)
 
-    least = min(map(rank, found), default=None)
-    return [candidate for candidate in found if rank(candidate) == least]
+    least = min(map(rank, candidates), default=None)
+    return [candidate for candidate in candidates if rank(candidate) == least]
 
 
-def plain_product(one: Powers, sign: int = 1) -> bool:
+def plain_product(exponents: Powers, sign: int = 1) -> bool:
     """Return whether all exponents are `sign`: a plain product of sizes, or its inverse."""
-    return all(power == sign for power in one.values())
+    return all(power == sign for power in exponents.values())
 
 
-def size_words(one: Powers) -> str:
+def size_words(exponents: Powers) -> str:
     """Describe powers: `the square of the size of 'tp'`, `the size of 'tp' over that of 'dp'`."""
-    numerator = [name for name, power in one.items() if power > 0 for _ in range(power)]
-    denominator = [name for name, power in one.items() if power < 0 for _ in range(-power)]
+    numerator = [name for name, power in exponents.items() if power > 0 for _ in range(power)]
+    denominator = [name for name, power in exponents.items() if power < 0 for _ in range(-power)]
     if not numerator:
         return f"1 over {_sizes(denominator)}"
     return _sizes(numerator) + (f" over {_sizes(denominator, 'that')}" if denominator else "")

@@ -220,9 +220,9 @@ class Differs(Fault):
         return cls._found(m.over, m.line)
 
     @classmethod
-    def from_numbers(cls, one: Any) -> Finding | None:
+    def from_numbers(cls, wrong: Any) -> Finding | None:
         """Report that the devices hold different values."""
-        return cls._found(one.differs_over, one.where) if one.apart else None
+        return cls._found(wrong.differs_over, wrong.where) if wrong.apart else None
 
     @classmethod
     def _found(cls, over: str, where: Any) -> Finding:

@@ -48,31 +48,31 @@ class FollowsSharding(Fault):
     """
 
     @classmethod
-    def from_numbers(cls, one: Any) -> Finding | None:
+    def from_numbers(cls, wrong: Any) -> Finding | None:
         """Report the draw, and whether each device has its own key."""
-        if one.draw is None:
+        if wrong.draw is None:
             return None
         follows = "depends on random numbers that follow the sharding"
         remedy = "draw them for the whole array and keep the part of this device"
-        if not one.keys_differ:
+        if not wrong.keys_differ:
             return cls.found(
-                f"{follows}: every device draws the same ones, with one key ({one.much})",
-                one.draw_line,
+                f"{follows}: every device draws the same ones, with one key ({wrong.much})",
+                wrong.draw_line,
                 f"{remedy}, or make one key per example from its global index: "
                 "jax.random.fold_in(key, index).",
             )
         return cls.found(
             f"{follows}: each device draws with a key of its own, so another number of devices "
-            f"draws other numbers ({one.much})",
-            one.draw_line,
+            f"draws other numbers ({wrong.much})",
+            wrong.draw_line,
             "accept it with that comment, or compare what does not depend on the numbers, with "
             f"reference= and rtol=. For the same numbers on any mesh, {remedy}.",
         )
 
     @classmethod
-    def note(cls, one: Any) -> str:
+    def note(cls, wrong: Any) -> str:
         """Return the comment that accepts a separate key for each device."""
-        if not one.keys_differ:
+        if not wrong.keys_differ:
             return ""
         comment = f"`# shardwise: ignore[{cls.code}]`"
         return f". If that is meant, accept it: {comment} at the end of this line"
@@ -109,31 +109,31 @@ class NotFinite(Fault):
     """
 
     @classmethod
-    def from_numbers(cls, one: Any) -> Finding | None:
+    def from_numbers(cls, wrong: Any) -> Finding | None:
         """Report what is not finite or wraps around, and where a value exceeds its range."""
-        if (wrap := one.wraps) is not None:
+        if (wrap := wrong.wraps) is not None:
             wrapped, on_mesh = wrap
             where_text = "" if on_mesh else "on one device, and not on the mesh, "
             return cls.found(
-                f"depends on where integers wrap around ({one.much}): {where_text}{wrapped} here",
+                f"depends on where integers wrap around ({wrong.much}): {where_text}{wrapped} here",
                 wrapped.where,
                 "add up in a wider dtype: x.sum(dtype=jnp.int32), "
                 "preferred_element_type=jnp.int32, or x.astype(jnp.int32) before the sum; integers "
                 "wrap around where they end.",
             )
-        if one.apart or not (one.not_finite or one.finite_alone):
+        if wrong.apart or not (wrong.not_finite or wrong.finite_alone):
             return None
         text = "is NaN or infinite"
-        if not one.not_finite:
+        if not wrong.not_finite:
             text = "is finite where it should be NaN or infinite"
-        overflow, line = one.overflow, one.where
+        overflow, line = wrong.overflow, wrong.where
         if overflow is not None:
-            side = "" if one.not_finite else "on one device "
+            side = "" if wrong.not_finite else "on one device "
             text, line = f"{text} ({side}{overflow} here)", overflow.where
         empty = "an empty or masked shard: 0/0, log(0)."
         remedy = f"look for {empty}"
-        if one.narrow is not None:
-            kind, end = one.narrow
+        if wrong.narrow is not None:
+            kind, end = wrong.narrow
             remedy = f"look for a sum that leaves the range of {kind} ({end:g}) and add it up in "
             remedy += f"float32, or for {empty}"
         return cls.found(text, line, remedy)
@@ -178,15 +178,15 @@ class OtherType(Fault):
         )
 
     @classmethod
-    def from_numbers(cls, one: Any) -> Finding | None:
+    def from_numbers(cls, wrong: Any) -> Finding | None:
         """Report how dtype or shape differ."""
-        if one.same_type:
+        if wrong.same_type:
             return None
         return cls.found(
-            f"is {one.kind} and should be {one.wanted_kind}",
-            one.where,
+            f"is {wrong.kind} and should be {wrong.wanted_kind}",
+            wrong.where,
             "look at out_specs: a dimension that is split comes back whole."
-            if one.got.shape != one.want.value.shape
+            if wrong.got.shape != wrong.want.value.shape
             else "return the same type: x.astype(...).",
         )
 
@@ -223,42 +223,43 @@ class DependsOnDevices(Fault):
     """
 
     @classmethod
-    def from_operation(cls, one: Any, op: Any, does: str, over: str, rows: str) -> Finding:
+    def from_operation(cls, wrong: Any, op: Any, does: str, over: str, rows: str) -> Finding:
         """Report an operation that each device applies only to its own part."""
         return cls.found(
-            f"depends on the number of devices ({one.much}): each device {does} over {over} alone",
+            f"depends on the number of devices ({wrong.much}): "
+            f"each device {does} over {over} alone",
             op.where,
             "if the parts of all are meant, gather them first: "
             f"jax.lax.all_gather(x, {over}, tiled=True){rows}",
         )
 
     @classmethod
-    def from_numbers(cls, one: Any) -> Finding | None:
+    def from_numbers(cls, wrong: Any) -> Finding | None:
         """Report the line at which a result starts to depend on the number of devices."""
-        if one.written:
+        if wrong.written:
             return cls.found(
                 "is a number that the program takes from the mesh or from a shape: "
-                f"{one.got} instead of {one.want.value}",
-                one.where,
+                f"{wrong.got} instead of {wrong.want.value}",
+                wrong.where,
                 "is it to be the number of devices or the size of a part? Then it is right to "
                 "differ, and is not to be among the results. If not, take it from the shapes "
                 "outside the shard_map.",
             )
-        depends = f"depends on the number of devices ({one.much})"
-        if one.origin and not one.same_at_origin:
+        depends = f"depends on the number of devices ({wrong.much})"
+        if wrong.origin and not wrong.same_at_origin:
             return cls.found(
                 f"{depends}: it differs first at this line",
-                one.where,
+                wrong.where,
                 "this is the first value that, assembled from all devices (in a loop, after its "
                 "last iteration), differs from the value on one device. Is the operation valid on "
                 "a part of the array, and does a loop over the parts run once for each?",
             )
         return cls.found(
             depends,
-            one.where,
-            f"this line is the first value that is the same on every device{one.along} and yet "
+            wrong.where,
+            f"this line is the first value that is the same on every device{wrong.along} and yet "
             "depends on how many there are: is the right collective there, over the right axis?"
-            f"{one.may_wrap}",
+            f"{wrong.may_wrap}",
         )
 
 
@@ -285,12 +286,13 @@ class NotReference(Fault):
     """
 
     @classmethod
-    def from_numbers(cls, one: Any) -> Finding:
+    def from_numbers(cls, wrong: Any) -> Finding:
         """Report how the result on one device differs."""
-        if one.same_type:
-            text = f"differs from the reference on one device already ({one.much})"
+        if wrong.same_type:
+            text = f"differs from the reference on one device already ({wrong.much})"
         else:
-            text = f"is {one.kind} on one device already, and the reference gives {one.wanted_kind}"
+            expected = wrong.wanted_kind
+            text = f"is {wrong.kind} on one device already, and the reference gives {expected}"
         return cls.found(
             f"{text}: that is not the sharding",
             remedy="compare the two without a mesh first: one of them computes something else. "

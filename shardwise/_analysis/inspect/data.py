@@ -10,6 +10,7 @@ from typing import Any, Self
 import numpy as np
 
 from ..._base.errors import ArgumentError, ShardwiseError, a_type, explain_error
+from ..._base.plain import Plain
 from ..._program import Where
 
 WHOLE = 64
@@ -208,7 +209,7 @@ class Stop:
 
 
 @dataclasses.dataclass(frozen=True)
-class InspectionData:
+class InspectionData(Plain):
     """A whole inspection: every value of a sharded program in program order.
 
     Functions that print, draw or save an inspection take this class; `Inspection` has them as
@@ -260,16 +261,6 @@ class InspectionData:
             raise ShardwiseError(_nothing(self, line, where))
         return dataclasses.replace(self, steps=matches)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the inspection as plain data."""
-        return {
-            "name": self.name,
-            "mesh": dict(self.mesh),
-            "steps": [step.to_dict() for step in self.steps],
-            "notes": list(self.notes),
-            "deadlock": self.deadlock,
-        }
-
 
 def _handed(step: Step) -> bool:
     """Return whether it is only passed on: into a `shard_map`, or past a barrier of
@@ -282,8 +273,8 @@ def _goes_back(step: Step) -> bool:
     return step.backward and step.kind != "derivative"
 
 
-def _within(coordinate: Mapping[str, int], one: Mapping[str, int]) -> bool:
-    return all(one.get(name, position) == position for name, position in coordinate.items())
+def _within(coordinate: Mapping[str, int], region: Mapping[str, int]) -> bool:
+    return all(region.get(name, position) == position for name, position in coordinate.items())
 
 
 def _on_line(step: Step, line: int | str | None) -> bool:

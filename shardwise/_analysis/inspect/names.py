@@ -112,19 +112,19 @@ def _lines(node: ast.stmt | ast.expr) -> range:
     return range(node.lineno, (node.end_lineno or node.lineno) + 1)
 
 
-def names(seen: Sequence[StackedResult], uses: Uses) -> list[str]:
+def names(values: Sequence[StackedResult], uses: Uses) -> list[str]:
     """Return a name for each value, given in program order.
 
     What comes out of a statement's expression, and is needed elsewhere, has the statement's name;
     where nothing is, its last value has it. A statement that is met again later, because other
     lines were run in between, is a new one. What only a derivative speaks of has no name.
     """
-    labels = [""] * len(seen)
-    forward = [i for i, value in enumerate(seen) if value.var not in uses.kept]
-    for (statement, _), run in itertools.groupby(forward, lambda i: _statement(seen[i], uses)):
-        group = [i for i in run if statement is not None and gives(statement, seen[i].op)]
-        ops = {id(seen[i].op) for i in group}
-        needed = [i for i in group if uses.needed(seen[i].var, ops)]
+    labels = [""] * len(values)
+    forward = [i for i, value in enumerate(values) if value.var not in uses.residuals]
+    for (statement, _), run in itertools.groupby(forward, lambda i: _statement(values[i], uses)):
+        group = [i for i in run if statement is not None and gives(statement, values[i].op)]
+        ops = {id(values[i].op) for i in group}
+        needed = [i for i in group if uses.needed(values[i].var, ops)]
         for i in needed or group[-1:]:
             labels[i] = name_of(statement)
     return labels

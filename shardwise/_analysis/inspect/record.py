@@ -47,21 +47,22 @@ ALL = Pace(1 << 30)
 """All devices at once: inspected programs are small."""
 
 FIRST, MOST = 4, 512
-"""Of a loop the first iterations and the last are kept; a longer one is not followed to its end."""
+"""The number of iterations to keep at the start of a loop, in addition to the last one; and the
+maximum length of a loop that is run to its end."""
 
 MANY = 1 << 12
-"""Of an array with more elements than this only the range leaves the compiled program."""
+"""Arrays with more elements than this are summarized on the device, by their range and mean."""
 
 
 class StepRecorder:
     """Runs a program and converts what it sees into steps."""
 
     def __init__(
-        self, program: SimulatedProgram, kept: Kept | None = None, results: Sequence[str] = ()
+        self, program: SimulatedProgram, meanings: Kept | None = None, results: Sequence[str] = ()
     ):
         self.program = program
         self._leaves = leaf_names(program.body, results)
-        self.kept = kept
+        self.meanings = meanings
         self.notes: list[str] = []
         self.deadlock = ""
         self._seen: list[StackedResult] = []
@@ -202,17 +203,17 @@ class StepRecorder:
     def _steps(self) -> list[Step]:
         body = self.program.body
         uses = Uses(body)
-        seen = with_results(self._seen, body, uses)
-        labels = names([item for item in seen if item.asked is None], uses)
-        arrays = jax.device_get([_small(item.value) for item in seen])
+        values = with_results(self._seen, body, uses)
+        labels = names([item for item in values if item.call is None], uses)
+        arrays = jax.device_get([_small(item.value) for item in values])
         remaining = iter(labels)
         return [
-            self._step(number, item, value, next(remaining) if item.asked is None else "", uses)
-            for number, (item, value) in enumerate(zip(seen, arrays, strict=True))
+            self._step(number, item, value, next(remaining) if item.call is None else "", uses)
+            for number, (item, value) in enumerate(zip(values, arrays, strict=True))
         ]
 
     def _step(self, number: int, result: StackedResult, value: Any, name: str, uses: Uses) -> Step:
-        op, var, derivative = result.op, result.var, result.asked
+        op, var, derivative = result.op, result.var, result.call
         axes = tuple(sorted(result.value.dims, key=lambda axis: _order(op.scope, axis)))
         if derivative is not None:
             name = result.name
@@ -233,7 +234,7 @@ class StepRecorder:
             parts=_parts(value, result.value.dims, axes, var),
             iteration=result.around.iteration,
             direction=uses.passes.of(op),
-            saved=var in uses.kept,
+            saved=var in uses.residuals,
             only=result.around.only,
             meaning=self._meaning(op, result.out),
             leaf=self._leaf(result, label, uses.passes.of(op)),
@@ -241,17 +242,16 @@ class StepRecorder:
 
     def _leaf(self, result: StackedResult, operation: str, direction: str) -> str:
         """Return the leaf that a result, a gradient or a value of the update becomes."""
-        gradient = result.asked is not None and operation.endswith("(gradient)")
+        gradient = result.call is not None and operation.endswith("(gradient)")
         leaf = self._leaves.get(result.var, "")
         if isinstance(result.op, Join):
             return leaf
         return key_of(leaf) if gradient or direction == "update" else ""
 
     def _meaning(self, op: Op, out: int) -> str | None:
-        """Return what a value inside a `shard_map` is of the whole; outside every value is
-        whole."""
+        """Describe how a value inside a `shard_map` relates to the global array; None outside."""
         in_shard_map = isinstance(op, Split) or (op.scope and not isinstance(op, Join))
-        meaning = self.kept.of(op) if self.kept is not None and in_shard_map else None
+        meaning = self.meanings.of(op) if self.meanings is not None and in_shard_map else None
         return None if meaning is None else holding(meaning.outs[out], meaning.names)
 
 
@@ -349,12 +349,12 @@ def _mark(flat: jax.Array) -> jax.Array:
 
 
 def _parts(
-    held: tuple[Any, ...], dims: Any, over: Sequence[Axis], var: Var
+    stacks: tuple[Any, ...], dims: Any, over: Sequence[Axis], var: Var
 ) -> dict[tuple[int, ...], Part]:
     """Return a part for each coordinate along `over`."""
     axes = sorted(dims, key=lambda axis: dims[axis])
     order = [axes.index(axis) for axis in over]
-    arrays = [_moved(np.asarray(array), order) for array in held]
+    arrays = [_moved(np.asarray(array), order) for array in stacks]
     return {
         at: _part([np.asarray(array[at]) for array in arrays], var)
         for at in coordinates([axis.size for axis in over])

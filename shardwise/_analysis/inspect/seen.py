@@ -33,7 +33,7 @@ class StackedResult:
     out: int
     value: StackedValue
     around: IterationContext
-    asked: DerivativeCall | None = None
+    call: DerivativeCall | None = None
     """The derivative that it is a result of, if it is shown at the line of that call."""
     name: str = ""
     """Its name on that line."""
@@ -49,7 +49,7 @@ class Uses:
 
     def __init__(self, body: Body):
         self.passes = Passes(body)
-        self.kept = residuals_of(body, self.passes)
+        self.residuals = residuals_of(body, self.passes)
         self.results: dict[Var, int] = {}
         """The results of each body, with their index."""
         self._readers: dict[Var, list[Op]] = {}
@@ -72,7 +72,9 @@ class Uses:
         if var in self.results:
             return True
         readers = (op for op in self._readers.get(var, ()) if not self.backward(op))
-        return any(id(op) not in inside and not self.kept.issuperset(op.outs) for op in readers)
+        return any(
+            id(op) not in inside and not self.residuals.issuperset(op.outs) for op in readers
+        )
 
     def leaves(self, var: Var, inside: Container[int]) -> tuple[int, int] | None:
         """Return where a value is first used outside these operations; None if nowhere.

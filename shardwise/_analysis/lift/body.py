@@ -84,7 +84,7 @@ class _Lift:
 
     def var(self, var: Var) -> Var:
         if var not in self.wide:
-            quantity = self.quantities is not None and var in self.quantities.held
+            quantity = self.quantities is not None and var in self.quantities.variables
             dtype = wide_dtype(float if quantity else var.dtype)
             self.wide[var] = new = Var(var.shape, dtype, var.weak)
             new.axes = var.axes
@@ -166,12 +166,12 @@ def declared_eps(op: Leaf) -> float:
     return max((eps_of(var.dtype) for var in opaque), default=0.0)
 
 
-def _after(op: Op, given: Var, made: Var, run: _jax.Equation) -> Leaf:
+def _after(op: Op, before: Var, after: Var, run: _jax.Equation) -> Leaf:
     origin: dict[str, Any] = {
         "scope": op.scope,
         "source": op.source,
         "calls": op.calls,
         "flow": op.flow,
-        "needs": given.axes,
+        "needs": before.axes,
     }
-    return Leaf([given], [made], "in_range", run, run.params, **origin)
+    return Leaf([before], [after], "in_range", run, run.params, **origin)

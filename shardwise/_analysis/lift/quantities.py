@@ -41,10 +41,10 @@ class Quantities:
     """The integers of a program that represent rounded numbers, outside of loop bodies."""
 
     def __init__(self, body: Body):
-        self.held: set[Var] = set()
+        self.variables: set[Var] = set()
         for op in body.ops:
-            if rounds(op) or (self._keeps(op) and any(a in self.held for a in op.ins)):
-                self.held |= {var for var in op.outs if jnp.issubdtype(var.dtype, jnp.integer)}
+            if rounds(op) or (self._keeps(op) and any(a in self.variables for a in op.ins)):
+                self.variables |= {var for var in op.outs if jnp.issubdtype(var.dtype, jnp.integer)}
 
     def _keeps(self, op: Op) -> bool:
         return isinstance(op, Split | Join | Collective) or (
@@ -53,21 +53,21 @@ class Quantities:
 
     def concerns(self, op: Leaf) -> bool:
         """Return whether an operation rounds, or has such integers as operands."""
-        return rounds(op) or any(atom in self.held for atom in op.ins)
+        return rounds(op) or any(atom in self.variables for atom in op.ins)
 
     def lifted(self, op: Leaf, ins: list[Atom], outs: list[Var]) -> Leaf:
         """Return an operation on wide values and on integers that are not rounded."""
         if rounds(op):
             return dataclasses.replace(op, name="copy", ins=ins, outs=outs, run=_same, params={})
-        if op.name == "convert_element_type" and any(var in self.held for var in op.outs):
+        if op.name == "convert_element_type" and any(var in self.variables for var in op.outs):
             return dataclasses.replace(op, name="copy", ins=ins, outs=outs, run=_same, params={})
-        kept = [atom in self.held for atom in op.ins]
+        is_quantity = [atom in self.variables for atom in op.ins]
         if self._keeps(op):
             floats, results = map(_float_like, op.ins), map(_float_like, op.outs)
             as_floats = dataclasses.replace(op, ins=[*floats], outs=[*results])
             new = lifted_leaf(as_floats, ins, outs)
             return dataclasses.replace(new, run=functools.partial(floated, new.run))
-        run = functools.partial(_rounding, lifted_leaf(op, ins, outs).run, kept, _dtypes(op))
+        run = functools.partial(_rounding, lifted_leaf(op, ins, outs).run, is_quantity, _dtypes(op))
         return dataclasses.replace(op, ins=ins, outs=outs, run=run)
 
 
@@ -91,9 +91,9 @@ def _same(x: Any) -> list[Any]:
 
 
 def _rounding(
-    run: Callable[..., list[Any]], kept: Sequence[bool], dtypes: Sequence[Any], *xs: Any
+    run: Callable[..., list[Any]], is_quantity: Sequence[bool], dtypes: Sequence[Any], *xs: Any
 ) -> list[Any]:
-    rows = zip(xs, kept, dtypes, strict=True)
+    rows = zip(xs, is_quantity, dtypes, strict=True)
     return run(*(jnp.round(x).astype(dtype) if integral else x for x, integral, dtype in rows))
 
 

@@ -43,6 +43,13 @@ def widened(x: Any, dtype: Any) -> Any:
     return np.asarray(x).astype(dtype).astype(wide_dtype(dtype))
 
 
+def wide(x: Any) -> np.ndarray:
+    """Convert to float64 or complex128, so that no difference is lost to a narrow dtype."""
+    x = np.asarray(x)
+    complex_ = jnp.issubdtype(x.dtype, jnp.complexfloating)
+    return x.astype(np.complex128 if complex_ else np.float64)
+
+
 def as_declared(x: Any, dtype: Any) -> Any:
     """Round a wide value to its declared dtype, if that is narrower."""
     return jax.lax.convert_element_type(x, dtype) if is_wider(dtype) else x

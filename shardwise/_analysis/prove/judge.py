@@ -14,9 +14,9 @@ from typing import Any
 
 from ..._base.errors import name_of
 from ..._meaning import Gap
-from ..._mesh import AbstractMesh, Axis, axes_of
+from ..._mesh import AbstractMesh, Axis, axes_of, words
 from ..._program import collectives_in, is_sharded
-from ..check import Every, cause, place_of, ratios, split_silenced, words
+from ..check import Every, cause, place_of, ratios, split_silenced
 from ..compiler.outside import checked_part
 from ..faults import (
     MEANING,
@@ -75,8 +75,8 @@ def judged(
 ) -> Proof:
     """Return the proof of a program from all its results; meshes `left_out` were not read."""
     results = []
-    meant: list[Finding] = []
-    seen: dict[Finding, None] = {}
+    suspects: list[Finding] = []
+    findings_: dict[Finding, None] = {}
     for row in rows:
         status, mesh = status_of(row, numbers), words(row.mesh)
         row_findings = [_cause(gap, row, rows) for gap in row.gaps]
@@ -84,19 +84,19 @@ def judged(
         lines = _is_cause(row_findings) and bool(row_findings[0].where.file)
         if shown is not None and not (lines and shown.evidence == MEANING):
             row_findings = [dataclasses.replace(shown, certain=status == REFUTED)]
-            seen |= dict.fromkeys(row_findings)
+            findings_ |= dict.fromkeys(row_findings)
         else:
             certain = status == REFUTED
-            meant += [
+            suspects += [
                 dataclasses.replace(finding, certain=certain and _is_cause([finding]))
                 for finding in row_findings
             ]
         results.append(Result(row.path, mesh, status, _reason(row, row_findings)))
         if not row.gaps and status == UNKNOWN and not row.waits:
-            seen[Contradiction.on(mesh)] = None
-    causes = grouped(_untold(meant, seen))
+            findings_[Contradiction.on(mesh)] = None
+    causes = grouped(_untold(suspects, findings_))
     reported = {(finding.code, finding.where) for finding in causes if finding.certain}
-    shown = [finding for finding in seen if (finding.code, finding.where) not in reported]
+    shown = [finding for finding in findings_ if (finding.code, finding.where) not in reported]
     findings = [*causes, *shown, *_waiting(programs, numbers)]
     left_out = every.not_reached if every else left_out
     not_reached = list(map(words, left_out))
@@ -144,16 +144,16 @@ def _cause(gap: Gap, row: Row, rows: Sequence[Row]) -> Finding:
     return cause(gap, row.path, axes, words(row.mesh), ratios(gap, observed))
 
 
-def _is_cause(found: Sequence[Finding]) -> bool:
+def _is_cause(findings: Sequence[Finding]) -> bool:
     """Return whether the meaning gives a cause, and not only that it could not be followed."""
-    return bool(found) and found[0].code != NotFollowed.code
+    return bool(findings) and findings[0].code != NotFollowed.code
 
 
-def _untold(meant: Sequence[Finding], seen: dict[Finding, None]) -> list[Finding]:
+def _untold(suspects: Sequence[Finding], reported: dict[Finding, None]) -> list[Finding]:
     """Drop findings that are not certain for results that are refuted by another finding."""
-    leaves = {leaf for finding in seen for leaf in (finding.leaf, *finding.likewise)}
-    leaves |= {finding.leaf for finding in meant if finding.certain}
-    return [finding for finding in meant if finding.certain or finding.leaf not in leaves]
+    leaves = {leaf for finding in reported for leaf in (finding.leaf, *finding.likewise)}
+    leaves |= {finding.leaf for finding in suspects if finding.certain}
+    return [finding for finding in suspects if finding.certain or finding.leaf not in leaves]
 
 
 def _reason(row: Row, causes: Sequence[Finding]) -> str:

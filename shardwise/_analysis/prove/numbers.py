@@ -18,9 +18,10 @@ from ..._base.errors import ShardwiseError
 from ..._engine.static import Static
 from ..._engine.tracing import Tracing
 from ..._meaning import TooLate, late
-from ..._mesh import AbstractMesh, resized
-from ..check import Examined, examine, wide, words
+from ..._mesh import AbstractMesh, resized, words
+from ..check import Examined, examine
 from ..faults import Deadlock, Finding
+from ..lift import wide
 from .witness import affordable, differing, elements
 
 MANY = 1 << 21
@@ -144,15 +145,15 @@ def _told(examined: Examined, meshes: Sequence[AbstractMesh], exact: bool) -> Nu
     verdict = examined.verdict
     run = [words(mesh) for mesh in meshes]
     # Silenced findings are not reported, but they do count.
-    seen = [finding for finding in (*verdict.findings, *verdict.silenced) if finding.certain]
+    certain = [finding for finding in (*verdict.findings, *verdict.silenced) if finding.certain]
     late = f" After that, {', and '.join(examined.left_out)}: {LIMIT}." if examined.left_out else ""
-    if not seen and not (late and (examined.wrong or examined.stuck_on)):
+    if not certain and not (late and (examined.wrong or examined.stuck_on)):
         return Numbers(True, exact, words=f"{_where(run)}, every result is right.{late}")
     wrong = frozenset((result.mesh, result.path) for result in examined.wrong)
     stuck = frozenset(examined.stuck_on)
     affected, example = _example(examined)
     sentence = f"{_where([mesh for mesh in run if mesh in affected] or run)}: {example}"
-    return Numbers(True, exact, wrong, stuck, tuple(seen), sentence + late)
+    return Numbers(True, exact, wrong, stuck, tuple(certain), sentence + late)
 
 
 def _where(meshes: Sequence[str]) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 from ..._base.calls import public_methods
 from ..._base.errors import ShardwiseError
+from ..._base.plain import Plain
 from ..check import NOTHING, Every, Finding, counted, is_not_sharded, told_once
 
 PROVED, REFUTED, UNKNOWN = "proved", "refuted", "unknown"
@@ -16,7 +17,7 @@ COLORS = {PROVED: "#1a873a", REFUTED: "#e0313d", UNKNOWN: "#a06b00"}
 
 
 @dataclasses.dataclass(frozen=True)
-class Result:
+class Result(Plain):
     """The status of one result on one mesh."""
 
     path: str
@@ -26,10 +27,6 @@ class Result:
     """`"proved"`, `"refuted"` or `"unknown"`."""
     reason: str = ""
     """The reason why it is not proved, as a sentence."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the result as plain data."""
-        return dataclasses.asdict(self)
 
 
 @public_methods("proof")
@@ -150,9 +147,9 @@ class Proof:
         return f'<div><b style="color:{color}">{head}</b>{part}{table}{items}{tail}</div>'
 
 
-def _row(one: Result) -> str:
-    color = COLORS[one.status]
-    cells = (one.path, one.mesh, one.status, one.reason)
+def _row(result: Result) -> str:
+    color = COLORS[result.status]
+    cells = (result.path, result.mesh, result.status, result.reason)
     style = f' style="color:{color}"'
     return "<tr>" + "".join(f"<td{style}>{html.escape(cell)}</td>" for cell in cells) + "</tr>"
 

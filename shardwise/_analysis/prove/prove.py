@@ -8,7 +8,7 @@ from typing import Any
 
 from ..._base.calls import DEVICES, public
 from ..._base.doing import Telling, telling
-from ..._base.errors import ArgumentError, ShardingError, a_type, explain_error, name_of
+from ..._base.errors import ArgumentError, ShardingError, a_type, name_of
 from ..._engine.static import Static
 from ..._engine.tracing import Tracing
 from ..._meaning import within
@@ -83,38 +83,33 @@ def prove(
     """
     if not callable(f):
         raise ShardingError(
-            explain_error(
-                f"f is {a_type(f)}",
-                where="sw.prove",
-                rule="prove takes a function and its arguments.",
-                remedy="sw.prove(f, *args, mesh=mesh)",
-            )
+            f"f is {a_type(f)}",
+            where="sw.prove",
+            rule="prove takes a function and its arguments.",
+            remedy="sw.prove(f, *args, mesh=mesh)",
         )
     if reference is not None and not callable(reference):
         raise ArgumentError(
-            explain_error(
-                f"reference is {a_type(reference)}",
-                where="sw.prove",
-                rule="A proof is for all inputs: the reference is a function of the same "
-                "arguments.",
-                remedy="sw.check(f, *args, mesh=mesh, reference=value) compares with one value.",
-            )
+            f"reference is {a_type(reference)}",
+            where="sw.prove",
+            rule="A proof is for all inputs: the reference is a function of the same arguments.",
+            remedy="sw.check(f, *args, mesh=mesh, reference=value) compares with one value.",
         )
-    wanted = AnySize.of(mesh, "prove") or wanted_meshes(mesh, "prove", args)
+    meshes = AnySize.of(mesh, "prove") or wanted_meshes(mesh, "prove", args)
     options = in_specs, Static.of(static_argnums, static_argnames)
     with telling(f"proving {name_of(f)}", progress), within(SECONDS):
-        return _prove(f, args, wanted, reference, run is not False, options)
+        return _prove(f, args, meshes, reference, run is not False, options)
 
 
 def _prove(
     f: Callable[..., Any],
     args: tuple[Any, ...],
-    wanted: list[AbstractMesh] | AnySize,
+    meshes: list[AbstractMesh] | AnySize,
     reference: Callable[..., Any] | None,
     run: bool,
     options: tuple[Any, Static],
 ) -> Proof:
-    one_mesh = wanted.one if isinstance(wanted, AnySize) else one_device(wanted[0])
+    one_mesh = meshes.one if isinstance(meshes, AnySize) else one_device(meshes[0])
     in_specs, static = options
     # The smaller arguments of a run carry no sharding, so it is taken from the arguments here.
     options = Tracing(f, one_mesh, in_specs, static).specs_of(args), static
@@ -125,14 +120,14 @@ def _prove(
     plain = ReadProgram.traced_from(base, one_mesh, args)
     seconds = time.monotonic() - began
     every, not_reached = None, ()
-    if isinstance(wanted, AnySize):
-        every = wanted.every(alone(args, {}).program.body)
+    if isinstance(meshes, AnySize):
+        every = meshes.every(alone(args, {}).program.body)
         programs, rows, every = read_every(
-            wanted, every, lambda mesh: Tracing(f, mesh, *options), args, plain, itself, seconds
+            meshes, every, lambda mesh: Tracing(f, mesh, *options), args, plain, itself, seconds
         )
     else:
         programs, rows, not_reached = read_each(
-            wanted, lambda mesh: Tracing(f, mesh, *options), args, plain, itself
+            meshes, lambda mesh: Tracing(f, mesh, *options), args, plain, itself
         )
     numbers = Numbers()
     # A run on a mesh where all is proved would not help the other meshes.

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..._base.doing import doing
-from ..._base.errors import ShardingError, explain_error, noting
+from ..._base.errors import ShardingError, noting
 from ..._engine.tracing import Traced, Tracing
 from ..._meaning import (
     ALL,
@@ -22,9 +22,9 @@ from ..._meaning import (
     same_in_turns,
     speaks_of,
 )
-from ..._mesh import AbstractMesh, Axis, axes_of
+from ..._mesh import AbstractMesh, Axis, axes_of, words
 from ..._program import Body, Op, Scan, collectives_in, walk
-from ..check import paths_apart, words
+from ..check import paths_apart
 
 FEW = 16
 """The largest size of an axis whose devices are kept apart."""
@@ -112,13 +112,11 @@ class ReadProgram:
         if self.traced.tree != plain.traced.tree:
             differ = paths_apart(self.traced.result_paths, plain.traced.result_paths)
             raise ShardingError(
-                explain_error(
-                    f"on {words(self.mesh)} the results have another structure than the "
-                    f"reference's: {differ}",
-                    where="sw.prove",
-                    rule="Both return the same structure.",
-                    remedy="return the same pytree from both.",
-                )
+                f"on {words(self.mesh)} the results have another structure than the "
+                f"reference's: {differ}",
+                where="sw.prove",
+                rule="Both return the same structure.",
+                remedy="return the same pytree from both.",
             )
         doing(f"comparing {words(self.mesh)} with one device")
         paths = self.traced.result_paths
@@ -138,45 +136,45 @@ class ReadProgram:
             for path, row_gaps in zip(paths, gaps, strict=True)
         ]
 
-    def apart(self, plain: ReadProgram, found: list[list[Gap]]) -> list[list[Gap]]:
+    def apart(self, plain: ReadProgram, gaps: list[list[Gap]]) -> list[list[Gap]]:
         """Compare results that are not proved again, with the devices along one axis kept apart."""
         followed: set[Axis | None] = set()
         budget = Left(ALL)
         for axis, entirely in self._ways():
-            if not any(found) or axis in followed:
+            if not any(gaps) or axis in followed:
                 continue
             if late():
-                return [_left(old, None) if old else old for old in found]
+                return [_left(old, None) if old else old for old in gaps]
             doing(f"following each device of {words(self.mesh)} by itself")
             if not entirely:
-                found = self._in_turns(plain, found, axis, budget)
-                if not any(found):
-                    return found
+                gaps = self._in_turns(plain, gaps, axis, budget)
+                if not any(gaps):
+                    return gaps
             base = read_apart(plain.body, plain.constants, None)
             reading = base and read_apart(self.body, self.constants, axis, base, entirely)
             if base and reading:
-                rows = list(zip(found, base.results, reading.results, strict=True))
-                found = [
+                rows = list(zip(gaps, base.results, reading.results, strict=True))
+                gaps = [
                     _left(old, same(want, got, budget)) if old else old for old, want, got in rows
                 ]
-                rest = [got for old, (_, _, got) in zip(found, rows, strict=True) if old]
+                rest = [got for old, (_, _, got) in zip(gaps, rows, strict=True) if old]
                 if not any(has_mistakes(reading, got) for got in rest):
                     followed.add(axis)  # keeping more apart would not help
             else:
-                found = [_left(old, None) if old else old for old in found]
-        return found
+                gaps = [_left(old, None) if old else old for old in gaps]
+        return gaps
 
     def _in_turns(
-        self, plain: ReadProgram, found: list[list[Gap]], axis: Axis | None, left: Left
+        self, plain: ReadProgram, gaps: list[list[Gap]], axis: Axis | None, left: Left
     ) -> list[list[Gap]]:
         """Compare results that are not proved again, by one iteration of every loop."""
         if not any(isinstance(op, Scan) for op in walk(self.body.ops)):
-            return found
+            return gaps
         base = read_apart(plain.body, plain.constants, None, in_turns=True)
         reading = base and read_apart(self.body, self.constants, axis, base, in_turns=True)
         if not base or not reading:
-            return found
-        rows = zip(found, base.results, reading.results, strict=True)
+            return gaps
+        rows = zip(gaps, base.results, reading.results, strict=True)
         return [[] if old and same_in_turns(want, got, left) else old for old, want, got in rows]
 
     def _ways(self) -> Iterator[tuple[Axis | None, bool]]:
@@ -192,8 +190,8 @@ class ReadProgram:
         yield from ((axis, True) for axis in (*used, *small))
 
 
-def _left(found: list[Gap], same: bool | None) -> list[Gap]:
+def _left(gaps: list[Gap], same: bool | None) -> list[Gap]:
     """Return the gaps that remain after another comparison; None if it was too long."""
     if same is None:
-        return [dataclasses.replace(gap, long=True) for gap in found]
-    return [] if same else found
+        return [dataclasses.replace(gap, long=True) for gap in gaps]
+    return [] if same else gaps

@@ -10,8 +10,8 @@ from typing import Any
 from ..._base.doing import doing
 from ..._engine.tracing import Tracing
 from ..._meaning import TooLate, extended, in_time, remaining
-from ..._mesh import AbstractMesh
-from ..check import AnySize, Every, words
+from ..._mesh import AbstractMesh, words
+from ..check import AnySize, Every
 from .reading import ReadProgram, Row
 
 FOR_NUMBERS = 0.5
@@ -71,7 +71,7 @@ class Forecast:
 
 
 def read_every(
-    asked: AnySize,
+    any_size: AnySize,
     every: Every,
     tracing: Callable[[AbstractMesh], Tracing],
     args: tuple[Any, ...],
@@ -92,14 +92,14 @@ def read_every(
     except TooLate:
         return programs, rows, every.without(refused, every.meshes)
     forecast = Forecast(plain, seconds + time.monotonic() - began)
-    kept, whole = 0.0, remaining()
+    reserved, whole = 0.0, remaining()
     for number, mesh in enumerate(every.meshes):
-        if remaining() - kept < forecast.expected(mesh):
+        if remaining() - reserved < forecast.expected(mesh):
             return programs, rows, every.without(refused, every.meshes[number:])
         began = time.monotonic()
         doing(f"tracing on {words(mesh)}")
         here = tracing(mesh)
-        with asked.refusing(mesh, refused):
+        with any_size.refusing(mesh, refused):
             here(args, {})
         if mesh in refused:
             continue
@@ -108,11 +108,11 @@ def read_every(
             programs.append(plain if first else ReadProgram.of(here, mesh, args, plain))
         except TooLate:
             return programs, rows, every.without(refused, every.meshes[number:])
-        found = programs[-1].compared(plain)
-        rows += found
-        if any(row.gaps or row.waits for row in found):
-            kept = FOR_NUMBERS * whole
+        new_rows = programs[-1].compared(plain)
+        rows += new_rows
+        if any(row.gaps or row.waits for row in new_rows):
+            reserved = FOR_NUMBERS * whole
         forecast.add(programs[-1], time.monotonic() - began)
     every = every.without(refused, ())
-    asked.refuse_one(every, refused)
+    any_size.refuse_one(every, refused)
     return programs, rows, every

@@ -22,7 +22,7 @@ from ..._engine.tracing import Tracing
 from ..._jax.types import unplaced
 from ..._meaning import step
 from ..._mesh import AbstractMesh, one_device
-from ..._program import Atom, Body, Leaf, Lit, Op, Scan, walk
+from ..._program import Body, Leaf, Op, Scan, shape_of, walk
 
 SMALL = 1 << 18
 """The maximum number of elements in the arguments of an instance."""
@@ -71,14 +71,10 @@ def _work_of(op: Op, devices: int) -> int:
     work = sum(sizes)
     if isinstance(op, Leaf) and op.name == "dot_general":
         ((contracted, _), _) = op.params["dimension_numbers"]
-        work *= math.prod(_shape(op.ins[0])[d] for d in contracted)
+        work *= math.prod(shape_of(op.ins[0])[d] for d in contracted)
     if isinstance(op, Leaf) and op.name == "conv_general_dilated":
-        work *= max(1, math.prod(_shape(op.ins[1])))
+        work *= max(1, math.prod(shape_of(op.ins[1])))
     return work + times * sum(_work(body, devices) for body in op.bodies)
-
-
-def _shape(atom: Atom) -> tuple[int, ...]:
-    return tuple(np.shape(atom.value)) if isinstance(atom, Lit) else tuple(atom.shape)
 
 
 def instances(args: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import os
 import secrets
 import time
@@ -76,7 +77,7 @@ def write_whole(path: Path, content: bytes) -> None:
 
 
 def _delete_stale(path: Path) -> None:
-    for leftover in path.parent.glob(f".{_escaped(path.name)}.{'[0-9a-f]' * 8}.tmp"):
+    for leftover in path.parent.glob(f".{glob.escape(path.name)}.{'[0-9a-f]' * 8}.tmp"):
         with suppress(OSError):
             if time.time() - leftover.lstat().st_mtime > STALE:
                 leftover.unlink()
@@ -87,10 +88,6 @@ def _mode(path: Path) -> int | None:
     with suppress(OSError):
         return path.stat().st_mode & 0o777
     return None
-
-
-def _escaped(text: str) -> str:
-    return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in text)
 
 
 def unused(path: Path) -> Path:

@@ -16,7 +16,7 @@ import weakref
 from pathlib import Path
 from typing import Any
 
-from ..errors import ShardwiseError, explain_error
+from ..errors import ShardwiseError
 
 try:
     import fcntl
@@ -83,12 +83,10 @@ class Lock:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise ShardwiseError(
-                explain_error(
-                    f"{_description(os.pread(handle, 4096, 0))} {self._activity} there.",
-                    where=self._resource,
-                    rule="One process writes there at a time.",
-                    remedy=self._remedy,
-                )
+                f"{_description(os.pread(handle, 4096, 0))} {self._activity} there.",
+                where=self._resource,
+                rule="One process writes there at a time.",
+                remedy=self._remedy,
             ) from error
 
 

@@ -138,8 +138,8 @@ def _moves(machine: Machine, job: LoopCost, per_second: float) -> float:
 
 def _rate(rates: Rates, size: float) -> float:
     """Interpolate the rate at a size between the measurements."""
-    sizes, done = zip(*rates, strict=True)
-    return float(np.interp(math.log(max(1.0, size)), np.log(sizes), done))
+    sizes, speeds = zip(*rates, strict=True)
+    return float(np.interp(math.log(max(1.0, size)), np.log(sizes), speeds))
 
 
 def _costs(ops: Sequence[Op], axis: Axis, times: int) -> Iterator[OperationCost]:

@@ -102,9 +102,9 @@ def run(
             escaping = _escaping(stage.inside, _less(uses, [fold.op for fold in folded]))
             grown = {var: cx.grown[var] for var in escaping if is_grown(var, stage, uses, cx.grown)}
             repeat.loop(ShardLoop(axis, rest, inner_ops, folded, escaping, grown, env, cx))
-        done = {id(fold.op) for fold in folded}
+        folded_ops = {id(fold.op) for fold in folded}
         for op in stage.meetings:
-            if id(op) not in done:
+            if id(op) not in folded_ops:
                 _communicate(op, axes, env, cx)
     _run_without_loop(row, axes, uses, cx, env)
 
@@ -214,11 +214,7 @@ def _write(op: Op, outs: Sequence[StackedValue], env: Env) -> None:
 
 def _escaping(ops: Sequence[Op], uses: dict[Var, int]) -> list[Var]:
     """Return the values computed by `ops` that are used outside."""
-    uses_inside: dict[Var, int] = {}
-    for op in ops:
-        for atom in op.ins:
-            if isinstance(atom, Var):
-                uses_inside[atom] = uses_inside.get(atom, 0) + 1
+    uses_inside = count_uses(ops, ())
     return [v for op in ops for v in op.outs if uses.get(v, 0) > uses_inside.get(v, 0)]
 
 

@@ -229,7 +229,7 @@ def _part(
     producers = {var: inner for inner in ops for var in inner.outs}
     position = {var: index for index, var in enumerate(op.body.ins)}
     carried = range(op.consts, op.consts + op.carry)
-    kept, inputs, computed = set(carries), dict[Var, Var](), set[int]()
+    outputs, inputs, computed = set(carries), dict[Var, Var](), set[int]()
     todo = [*(op.body.outs[i] for i in carries), *(atom for atom, _ in ys)]
     visited: set[Atom] = set()
     while todo:
@@ -243,12 +243,12 @@ def _part(
         if (stack := stack_of(atom)) is not None:
             inputs[atom] = stack
         elif index is not None:
-            kept.add(index - op.consts)
+            outputs.add(index - op.consts)
             todo.append(op.body.outs[index - op.consts])
         else:
             computed.add(id(producers[atom]))
             todo += producers[atom].ins
-    order = sorted(kept)
+    order = sorted(outputs)
     consts = [var for var in op.body.ins[: op.consts] if var in visited]
     state = [op.body.ins[op.consts + i] for i in order]
     xs = [var for var in op.body.ins[op.consts + op.carry :] if var in visited]

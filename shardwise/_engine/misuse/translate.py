@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 from ... import _jax
-from ..._base.errors import ShardingError, ShardwiseError, UnsupportedError, text_of
+from ..._base.errors import ShardingError, ShardwiseError, UnsupportedError, did_you_mean, text_of
 from ..._jax import messages
-from ..._mesh import AbstractMesh, Mesh, near
+from ..._mesh import AbstractMesh, Mesh
 from ..._program.collectives import exchange_in_a_batch, no_derivative
 from .error_path import ErrorPath
 
@@ -243,7 +243,7 @@ class _Translator(ErrorPath):
     def _suggest_axis(self, axis: str) -> str:
         """Suggest another name, or a mesh that has the axis as well."""
         sizes = ", ".join(f"{name!r}: ..." for name in (axis, *self.known))
-        suggestion = near(axis, self.known) or "name one of these."
+        suggestion = did_you_mean(axis, self.known, 0.5) or "name one of these."
         return f"{suggestion} Otherwise add it to the mesh: {{{sizes}}}."
 
     def _mixed_axes(self, names: list[str]) -> ShardwiseError | None:

@@ -15,6 +15,7 @@ from .algebra import NOTHING as NOTHING
 from .algebra import add as add
 from .algebra import constant as constant
 from .algebra import elementwise as elementwise
+from .algebra import has_infinite as has_infinite
 from .algebra import multiply as multiply
 from .algebra import power as power
 from .algebra import reciprocal as reciprocal
@@ -30,6 +31,7 @@ from .node import exact as exact
 from .node import is_one as is_one
 from .node import is_uniform as is_uniform
 from .node import make as make
+from .node import not_finite as not_finite
 from .node import number as number
 from .node import over as over
 from .node import symbol as symbol

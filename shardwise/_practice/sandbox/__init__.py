@@ -1,10 +1,10 @@
-"""Strangers' code in a process of its own: walls, limits, and what is seen of it.
+"""Untrusted solutions in processes of their own: isolation, limits, observation.
 
-host      in the judge's process: asks for runs, waits, kills, starts the nursery again
+host      in the judge's process: requests runs, waits, kills, restarts the nursery
 nursery   a process that has imported JAX and forks a child for each run
-child     the run itself: limits, walls, hooks, the learner's file, one answer
-walls     what the kernel keeps a solution from doing
-hooks     more devices than the solution asks for, and notes of what it does
-runs      limits, what comes in, how runs ended
+child     one run: set the limits and the walls, install the hooks, run the file, answer
+walls     isolation by the kernel: what a solution cannot do
+hooks     give the solution more devices than it asks for, and record what it does
+runs      limits, pipes, and how runs ended
 wire      the answer: JSON, checked against a schema; nothing that comes back is ever unpickled
 """

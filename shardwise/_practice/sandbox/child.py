@@ -1,7 +1,7 @@
-"""One run of a solution, in a process of its own: limits, walls, hooks, the file, one answer.
+"""One run of a solution in a process of its own: limits, walls, hooks, the file, one answer.
 
-The answer says what the solution returned and what it was seen to do. The solution could have
-written it itself: it is in this process. So it is data, which the judge checks.
+The answer contains what the solution returned and what the hooks recorded. The solution runs in
+this process and could forge the answer, so the judge validates it as untrusted data.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ def live(
     confinement: Confinement | None,
     proc: int,
 ) -> None:
-    """Do one run, from the fork to the end of the process.
+    """Execute one run, from the fork to the end of the process.
 
-    The channels are for the answer and for what is printed; `proc` is the folder /proc, or -1.
+    The channels are for the answer and for the output; `proc` is a descriptor of /proc, or -1.
     """
     answer, printed = channels
     file = os.path.join(folder, run["name"])
-    with open(file, "w", encoding="utf-8", errors="surrogatepass") as made:
-        made.write(run["source"])
+    with open(file, "w", encoding="utf-8", errors="surrogatepass") as script:
+        script.write(run["source"])
     jobs, limits = run["jobs"], run["limits"]
     statm = os.open("self/statm", os.O_RDONLY, dir_fd=proc) if proc >= 0 else -1
     _settle(folder, printed, limits, jobs[0]["devices"])
@@ -52,12 +52,12 @@ def live(
         data = {"runs": _work(file, run["source"], jobs, limits, statm)}
     except MemoryError:
         data = {"error": {"type": "MemoryError", "message": "out of memory"}}
-    except BaseException as error:  # a defect of ours, or a solution that reached into us
+    except BaseException as error:  # a bug in this code, or a solution that tampered with it
         data = {"error": {"type": "Judge", "message": f"{type(error).__name__}: {error}"[:500]}}
     line = json.dumps(data).encode()
     while line:
         line = line[os.write(answer, line) :]
-    os._exit(0)  # threads of the solution that never end do not keep us
+    os._exit(0)  # do not wait for threads of the solution
 
 
 def _settle(folder: str, printed: int, limits: dict[str, Any], devices: int) -> None:
@@ -68,7 +68,9 @@ def _settle(folder: str, printed: int, limits: dict[str, Any], devices: int) -> 
         os.dup2(source, target)
     sys.stdout = open(1, "w", buffering=1, closefd=False, encoding="utf-8", errors="replace")  # noqa: SIM115
     sys.stderr = open(2, "w", buffering=1, closefd=False, encoding="utf-8", errors="replace")  # noqa: SIM115
-    _limit("RLIMIT_CPU", int(limits["cpu"]), 2)  # a signal first, which may be ignored, then an end
+    _limit(
+        "RLIMIT_CPU", int(limits["cpu"]), 2
+    )  # first a signal, which may be ignored, then the end
     _limit("RLIMIT_FSIZE", int(limits["output"]))
     _limit("RLIMIT_CORE", 0)
     _limit("RLIMIT_NOFILE", 256)
@@ -86,9 +88,9 @@ def _settle(folder: str, printed: int, limits: dict[str, Any], devices: int) -> 
 
 
 def _close_others(*kept: int) -> None:
-    """Close every file but the standard streams and those named."""
+    """Close all files except the standard streams and these."""
     start = 3
-    for file in sorted(one for one in kept if one >= start):
+    for file in sorted(number for number in kept if number >= start):
         os.closerange(start, file)
         start = file + 1
     os.closerange(start, 1 << 16)
@@ -104,7 +106,7 @@ def _limit(name: str, most: int, spare: int = 0) -> None:
 
 
 def _limit_memory(extra: int, statm: int) -> None:
-    """Allow so much beyond what the process has mapped by now, most of which JAX never touches."""
+    """Limit the memory to this much more than is mapped now, most of which JAX never uses."""
     if statm >= 0:
         pages = int(os.pread(statm, 100, 0).split()[0])
         os.close(statm)
@@ -122,35 +124,35 @@ def _work(
     jnp.zeros(()).block_until_ready()  # JAX starts here, before the limits on memory and tasks
     assert len(jax.devices()) == jobs[0]["devices"]
     _limit_memory(int(limits["memory"]), statm)
-    _limit("RLIMIT_NPROC", int(limits["tasks"]))  # root is not bound by it; by its memory it is
+    _limit("RLIMIT_NPROC", int(limits["tasks"]))  # does not apply to root; the memory limit does
     threading.excepthook = lambda args: None
     watching = hooks.install(jobs[0])
     return [_one(file, source, job, watching) for job in jobs]
 
 
 def _one(file: str, source: str, job: dict[str, Any], watching: Any) -> dict[str, Any]:
-    """Run the file once: it is imported anew each time, so that no run sees another's state."""
-    seen = watching.begin()
-    found: dict[str, Any] = {}
+    """Run the file once, imported anew, so that no run sees the state of another."""
+    observed = watching.begin()
+    outcome: dict[str, Any] = {}
     try:
-        found = _done(job, file, source, watching)
+        outcome = _done(job, file, source, watching)
     except _Missing as error:
-        found["error"] = {"type": "Missing", "message": str(error)}
+        outcome["error"] = {"type": "Missing", "message": str(error)}
     except _NotPython as error:
-        found["error"] = {"type": "NotPython", "message": str(error), "line": error.line}
+        outcome["error"] = {"type": "NotPython", "message": str(error), "line": error.line}
     except BaseException as error:
-        found["error"] = _described(error, file)
-    return {"facts": seen.facts(), **found}
+        outcome["error"] = _described(error, file)
+    return {"facts": observed.facts(), **outcome}
 
 
 def _done(job: dict[str, Any], file: str, source: str, watching: Any) -> dict[str, Any]:
-    """Do what a job asks for: run the file, look at it, export it, or replay what it exported."""
+    """Execute a job: run the file, inspect it, export it, or replay an exported program."""
     import jax
 
     from . import hooks, look, program
 
     if job["kind"] == "replay":
-        return program.replay(job)  # the one that does not run the solution
+        return program.replay(job)  # this does not run the solution
     function = _load(file, source, job["function"], job["exercise"])
     if job["kind"] == "look":
         return look.look(function, job, watching)
@@ -160,7 +162,7 @@ def _done(job: dict[str, Any], file: str, source: str, watching: Any) -> dict[st
 
 
 class _Missing(Exception):
-    """The file does not define what the exercise asks for."""
+    """The file does not define the function of the exercise."""
 
 
 class _NotPython(Exception):
@@ -184,13 +186,13 @@ def _load(file: str, source: str, name: str, exercise: str) -> Any:
     module.__file__ = file
     sys.modules[stem] = module
     sys.path.insert(0, os.path.dirname(file))
-    # For tracebacks, whatever the solution does to its file.
+    # Tracebacks then show the source even if the solution changes its file.
     linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
     exec(code, module.__dict__)
     function = module.__dict__.get(name)
     if not callable(function):
         near = difflib.get_close_matches(
-            name, [key for key, one in module.__dict__.items() if callable(one)], n=1
+            name, [key for key, value in module.__dict__.items() if callable(value)], n=1
         )
         renamed = f"rename {near[0]!r}, or " if near else ""
         raise _Missing(
@@ -202,10 +204,10 @@ def _load(file: str, source: str, name: str, exercise: str) -> Any:
 
 
 def _described(error: BaseException, file: str) -> dict[str, Any]:
-    """Describe an exception, with the last line of the learner's own file on the way to it."""
+    """Describe an exception, with the innermost line of the learner's file in its traceback."""
     message = text_of(error)
     frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if frame.filename == file]
+    in_file = [frame for frame in frames if frame.filename == file]
     chain, cause = [type(error).__name__], error
     while (cause := cause.__cause__ or cause.__context__) is not None and len(chain) < 6:
         chain.append(type(cause).__name__)
@@ -214,5 +216,5 @@ def _described(error: BaseException, file: str) -> dict[str, Any]:
         "type": type(error).__name__,
         "kinds": chain,
         "message": message[:MESSAGE],
-        "line": own[-1].lineno if own else 0,
+        "line": in_file[-1].lineno if in_file else 0,
     }

@@ -1,8 +1,8 @@
-"""More devices than a solution asks for, and notes of what it does.
+"""Give a solution more devices than it asks for, and record what it does.
 
-A solution to the letter of its exercise builds a mesh of one device. Here that mesh gets as many as
-the run asks for, whichever way it was made, and every `shard_map` is run by the simulator: a
-deadlock is then an error at once, and what the program does can be read off it.
+Most exercises ask for a mesh of one device. Here such a mesh gets the number of devices of the run,
+however it was created, and the simulator runs every `shard_map`: a deadlock raises an error
+immediately, and the traced program shows which collectives are used.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from ..._program import Collective, Join, Split, walk
 
 ALL = Pace(1 << 30)
 MOST = 200
-"""How many notes of one kind are kept."""
+"""The maximum number of records of one kind."""
 
 
 class Observations:
-    """What a solution was seen to do."""
+    """What a solution did during a run."""
 
     def __init__(self) -> None:
         self.maps: list[dict[str, Any]] = []
@@ -41,10 +41,10 @@ class Observations:
         self.updates: list[dict[str, Any]] = []
         self.vmaps = 0
         self.programs: list[tuple[Any, list[Any]]] = []
-        """Traced programs with the values they were run on, where these are known."""
+        """Traced programs with their arguments, where these are known."""
 
     def facts(self) -> dict[str, Any]:
-        """The notes as plain data."""
+        """Return the records as plain data."""
         return {
             "shard_maps": self.maps[:MOST],
             "inits": self.inits[:MOST],
@@ -56,20 +56,20 @@ class Observations:
 
 
 class Watching:
-    """The hooks of one process: what they note goes to the run that is under way."""
+    """The hooks of one process, which record into the observations of the current run."""
 
     def __init__(self, job: Mapping[str, Any]):
-        self.seen = Observations()
+        self.observations = Observations()
         self.wide = Widening(job.get("replace"))
 
     def begin(self) -> Observations:
-        """A new run begins, with nothing seen yet."""
-        self.seen = Observations()
-        return self.seen
+        """Start a new run with empty observations, and return these."""
+        self.observations = Observations()
+        return self.observations
 
 
 def install(job: Mapping[str, Any]) -> Watching:
-    """Put the hooks in place."""
+    """Install the hooks."""
     watching = Watching(job)
     watching.wide.install()
     if job.get("unchecked"):
@@ -83,7 +83,7 @@ def install(job: Mapping[str, Any]) -> Watching:
 
 
 def call(function: Callable[..., Any], job: Mapping[str, Any]) -> Any:
-    """Call a solution as its exercise says."""
+    """Call a solution with the arguments of its exercise."""
     args = [given(arg) for arg in job["args"]]
     if job.get("mesh") and job.get("pass_mesh"):
         return function(*args, mesh=real_mesh(job["mesh"]))
@@ -95,14 +95,14 @@ def given(arg: Any) -> Any:
 
 
 def real_mesh(sizes: Mapping[str, int]) -> Mesh:
-    """A mesh of the devices of this process."""
+    """Return a mesh of the devices of this process."""
     count = math.prod(sizes.values())
     devices = np.array(jax.devices()[:count]).reshape(tuple(sizes.values()))
     return Mesh(devices, tuple(sizes), axis_types=(AxisType.Auto,) * len(sizes))
 
 
 class Widening:
-    """Meshes of one device get more."""
+    """Replacements for meshes of one device: the same axes with more devices."""
 
     def __init__(self, count: int | None):
         self.count = count
@@ -120,7 +120,7 @@ class Widening:
         Mesh.__new__ = wider  # type: ignore[method-assign]
 
     def virtual(self, mesh: Any) -> Any:
-        """A virtual mesh of one device, widened."""
+        """Return a virtual mesh of one device with more devices."""
         if not self.count or not isinstance(mesh, AbstractMesh) or mesh.size != 1:
             return mesh
         first, *others = mesh.axis_names
@@ -128,8 +128,8 @@ class Widening:
 
 
 def watch_shard_map(on: Watching) -> None:
-    """Have every `shard_map` run by the simulator, and note what it does."""
-    own = jax.shard_map
+    """Run every `shard_map` with the simulator, and record what it does."""
+    original = jax.shard_map
     old_module = sys.modules["jax.experimental.shard_map"]
     old = old_module.shard_map
 
@@ -146,17 +146,17 @@ def watch_shard_map(on: Watching) -> None:
 
         return shard_map
 
-    jax.shard_map = hooked(own)  # type: ignore[assignment]
+    jax.shard_map = hooked(original)  # type: ignore[assignment]
     old_module.shard_map = hooked(old)  # type: ignore[attr-defined]
 
 
 def _switch_check_off() -> None:
-    """Have every `shard_map` run without JAX's check of what differs between the devices."""
+    """Run every `shard_map` with `check_vma=False`."""
     old_module = sys.modules["jax.experimental.shard_map"]
-    own, old = jax.shard_map, old_module.shard_map
+    original, old = jax.shard_map, old_module.shard_map
 
     def new(*args: Any, **kwargs: Any) -> Any:
-        return own(*args, **{**kwargs, "check_vma": False})
+        return original(*args, **{**kwargs, "check_vma": False})
 
     def older(*args: Any, **kwargs: Any) -> Any:
         return old(*args, **{**kwargs, "check_rep": False})
@@ -171,8 +171,8 @@ def _simulated(sharded: Callable[..., Any], body: Any, on: Watching) -> Callable
     @functools.wraps(body)
     def call_simulated(*args: Any, **kwargs: Any) -> Any:
         traced = tracing(args, kwargs)
-        on.seen.maps.append(_map_facts(traced.program))
-        on.seen.programs.append((traced.program, traced.values))
+        on.observations.maps.append(_map_facts(traced.program))
+        on.observations.programs.append((traced.program, traced.values))
         return traced.finish(run_program(traced.program, ALL, traced.values))
 
     return call_simulated
@@ -207,12 +207,12 @@ def _map_facts(program: Any) -> dict[str, Any]:
 
 
 def _watch_vmap(on: Watching) -> None:
-    own = jax.vmap
+    original = jax.vmap
 
-    @functools.wraps(own)
+    @functools.wraps(original)
     def vmap(*args: Any, **kwargs: Any) -> Any:
-        on.seen.vmaps += 1
-        return own(*args, **kwargs)
+        on.observations.vmaps += 1
+        return original(*args, **kwargs)
 
     jax.vmap = vmap  # type: ignore[assignment]
 
@@ -228,14 +228,14 @@ def _watch_linen(on: Watching) -> None:
 
     @functools.wraps(init)
     def noted_init(self: Any, rngs: Any, *args: Any, **kwargs: Any) -> Any:
-        on.seen.inits.append(
+        on.observations.inits.append(
             {"module": type(self).__name__, "shape": _shape(args), "line": _line()}
         )
         return init(self, rngs, *args, **kwargs)
 
     @functools.wraps(apply)
     def noted_apply(self: Any, variables: Any, *args: Any, **kwargs: Any) -> Any:
-        on.seen.calls.append(
+        on.observations.calls.append(
             {"module": type(self).__name__, "shape": _shape(args), "line": _line()}
         )
         return apply(self, variables, *args, **kwargs)
@@ -247,23 +247,23 @@ def _watch_linen(on: Watching) -> None:
 def _watch_nnx(on: Watching) -> None:
     from flax import nnx
 
-    called, made, update = nnx.Linear.__call__, nnx.Optimizer.__init__, nnx.Optimizer.update
+    called, init, update = nnx.Linear.__call__, nnx.Optimizer.__init__, nnx.Optimizer.update
 
     @functools.wraps(called)
     def noted_call(self: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         note = {"module": "Linear", "shape": list(inputs.shape), "line": _line()}
-        on.seen.calls.append(note)
+        on.observations.calls.append(note)
         return called(self, inputs, *args, **kwargs)
 
-    @functools.wraps(made)
+    @functools.wraps(init)
     def noted_init(self: Any, *args: Any, **kwargs: Any) -> None:
-        on.seen.optimizers.append({"line": _line()})
-        made(self, *args, **kwargs)
+        on.observations.optimizers.append({"line": _line()})
+        init(self, *args, **kwargs)
 
     @functools.wraps(update)
     def noted_update(self: Any, *args: Any, **kwargs: Any) -> Any:
         grads = kwargs.get("grads", args[1] if len(args) > 1 else None)
-        on.seen.updates.append({"line": _line(), "grads": _numbers(grads)})
+        on.observations.updates.append({"line": _line(), "grads": _numbers(grads)})
         return update(self, *args, **kwargs)
 
     nnx.Linear.__call__ = noted_call
@@ -272,17 +272,17 @@ def _watch_nnx(on: Watching) -> None:
 
 
 def _numbers(tree: Any) -> list[Any]:
-    """The leaves of a tree of gradients, flat, where they are known and small."""
-    found = []
+    """Return the leaves of a tree of gradients as flat lists, if they are known and small."""
+    lists = []
     for leaf in jax.tree.leaves(tree):
         if _jax.is_traced(leaf) or np.size(leaf) > 4096:
             return []
-        found.append(np.asarray(leaf, np.float64).reshape(-1).tolist())
-    return found
+        lists.append(np.asarray(leaf, np.float64).reshape(-1).tolist())
+    return lists
 
 
 def _line() -> int:
-    """The line of the learner's file that is running: the innermost frame in the folder."""
+    """Return the current line of the learner's file: the innermost frame in its folder."""
     frame: Any = sys._getframe(2)
     import os
 

@@ -1,4 +1,4 @@
-"""The judge's side: ask for runs, wait for their answers, and outlive whatever they do."""
+"""The judge's side of the sandbox: request runs, wait for answers, survive crashes."""
 
 from __future__ import annotations
 
@@ -18,34 +18,34 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..._base.errors import ShardwiseError, explain_error, require
+from ..._base.errors import ShardwiseError, require
 from . import wire
 from .runs import PRINTED, Going, Limits, Ran, Stream
 from .walls import ALL, Walls, landlock, seccomp, words
 from .walls.view import ReadablePaths
 
 STARTING = 120.0
-"""Seconds that importing JAX may take."""
+"""The time limit in seconds for importing JAX."""
 
 SPARE = 10.0
-"""Seconds after its limit that a run is waited for before the nursery itself is given up."""
+"""Seconds to wait after the limit of a run before the nursery is restarted."""
 
 DISK = 16 << 20
-"""Bytes of files that all runs of a solution may write together, in memory."""
+"""The total size in bytes of the files that all runs of a solution may write, in memory."""
 
 TASKS = 512
-"""Threads that a user may have beyond those there are when the judge starts."""
+"""The number of threads that the user may have in addition to those at the start."""
 
 
 class Sandbox:
-    """A nursery, started when first needed, and started again if a run takes it along."""
+    """A nursery, started when first needed, and restarted if a run brings it down."""
 
     def __init__(self, limits: Limits | None = None, without: Collection[str] = ()):
         self.limits = limits or Limits()
         self.without = tuple(without)
-        """Walls to leave out; all of them to run without any."""
+        """The walls to leave out."""
         self.walls = Walls()
-        """Which walls stand; known once the nursery is ready."""
+        """The walls in effect; known once the nursery is ready."""
         self._hidden: tuple[str, ...] = ()
         self._process: subprocess.Popen[bytes] | None = None
         self._talk: socket.socket | None = None
@@ -61,14 +61,14 @@ class Sandbox:
         self.close()
 
     def hide(self, folder: Path) -> None:
-        """Keep a folder out of sight, should solutions be able to read it otherwise."""
+        """Hide a folder that solutions could read otherwise."""
         path = os.path.realpath(folder)
         if ReadablePaths.of_this_python(self._hidden).covers(path):
             self._hidden = (*self._hidden, path)
             self.close()
 
     def warning(self) -> str:
-        """Return a sentence on what does not stand around a solution; nothing if all does."""
+        """Return a sentence about the missing walls; empty if there are none."""
         if set(self.without) == set(ALL):
             return "Judging without walls: a solution can do whatever you can."
         expected = Walls(landlock=landlock.version(), seccomp=seccomp.supported())
@@ -84,29 +84,27 @@ class Sandbox:
         )
 
     def require_walls(self) -> None:
-        """Raise an error, with what is missing, unless the kernel's walls stand."""
+        """Raise an error that names the missing walls, if the kernel does not provide them."""
         if set(self.without) == set(ALL) or not self.warning():
             return
         raise ShardwiseError(
-            explain_error(
-                f"this machine cannot wall off what it judges (found: {words(self.walls)})",
-                where="shardwise practice judge --all",
-                rule="Files of other people are judged behind walls that the kernel enforces: "
-                "seccomp (Linux on x86_64 or aarch64), and user namespaces or Landlock.",
-                remedy="judge on a Linux machine that has them, or in a virtual machine; with "
-                "--unsafe they are judged here, and each can do whatever you can.",
-            )
+            f"this machine cannot wall off what it judges (found: {words(self.walls)})",
+            where="shardwise practice judge --all",
+            rule="Files of other people are judged behind walls that the kernel enforces: "
+            "seccomp (Linux on x86_64 or aarch64), and user namespaces or Landlock.",
+            remedy="judge on a Linux machine that has them, or in a virtual machine; with "
+            "--unsafe they are judged here, and each can do whatever you can.",
         )
 
     def start(self) -> None:
-        """Start the nursery, without waiting for it."""
+        """Start the nursery without waiting until it is ready."""
         if self._process is not None and self._process.poll() is None:
             return
         require("flax", "shardwise practice")
         self.close()
         self._base = tempfile.TemporaryDirectory(prefix="shardwise-practice-")
         view = ReadablePaths.of_this_python(self._hidden)
-        ours, theirs = socket.socketpair()
+        our_end, child_end = socket.socketpair()
         with _proc() as proc:
             settings = {
                 "without": self.without,
@@ -119,19 +117,19 @@ class Sandbox:
             }
             command = [sys.executable, "-P", "-m", "shardwise._practice.sandbox.nursery"]
             self._process = subprocess.Popen(
-                [*command, str(theirs.fileno()), json.dumps(settings)],
-                pass_fds=[theirs.fileno(), *[proc] * (proc >= 0)],
+                [*command, str(child_end.fileno()), json.dumps(settings)],
+                pass_fds=[child_end.fileno(), *[proc] * (proc >= 0)],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 env=_environment(),
                 start_new_session=True,
             )
-        theirs.close()
-        self._talk, self._rest, self._ready = ours, b"", False
+        child_end.close()
+        self._talk, self._rest, self._ready = our_end, b"", False
 
     def close(self) -> None:
-        """End the nursery and all it has started."""
+        """End the nursery and all its processes."""
         if self._talk is not None:
             self._talk.close()
             self._talk = None
@@ -146,17 +144,17 @@ class Sandbox:
             self._base = None
 
     def run(self, jobs: Sequence[dict[str, Any]], source: str, name: str) -> list[Ran]:
-        """Run a file for each job, as many at a time as there are processors.
+        """Run a file for each job, in parallel on the available processors.
 
-        Jobs that want the same number of devices share processes: JAX compiles less.
+        Jobs with the same number of devices share processes, so that JAX compiles less.
         """
         lanes = _processors()
         groups = _groups(jobs, lanes)
         ran = self._run([[jobs[i] for i in group] for group in groups], source, name, lanes)
-        found: dict[int, Ran] = {}
+        results: dict[int, Ran] = {}
         for group, parts in zip(groups, ran, strict=True):
-            found |= dict(zip(group, parts, strict=True))
-        return [found[index] for index in range(len(jobs))]
+            results |= dict(zip(group, parts, strict=True))
+        return [results[index] for index in range(len(jobs))]
 
     def _run(
         self, jobs: Sequence[list[dict[str, Any]]], source: str, name: str, lanes: int
@@ -164,33 +162,33 @@ class Sandbox:
         self.start()
         self._wait_until_ready()
         waiting = list(enumerate(jobs))
-        found: dict[int, list[Ran]] = {}
+        results: dict[int, list[Ran]] = {}
         going: dict[int, Going] = {}
         try:
             while waiting or going:
                 while waiting and len(going) < lanes:
                     index, job = waiting.pop(0)
-                    one = self._launch(index, job, source, name)
-                    going[one.run] = one
-                self._listen(going, found)
-                if any(one.late for parts in found.values() for one in parts):
-                    self._give_up(waiting, going, found)
+                    running = self._launch(index, job, source, name)
+                    going[running.run] = running
+                self._listen(going, results)
+                if any(ran.late for parts in results.values() for ran in parts):
+                    self._give_up(waiting, going, results)
         finally:
-            for one in going.values():
-                one.close()
-        return [found[index] for index in range(len(jobs))]
+            for running in going.values():
+                running.close()
+        return [results[index] for index in range(len(jobs))]
 
     def _give_up(
-        self, waiting: list[Any], going: dict[int, Going], found: dict[int, list[Ran]]
+        self, waiting: list[Any], going: dict[int, Going], results: dict[int, list[Ran]]
     ) -> None:
-        """One run has no end: the others of the same file are not waited for."""
+        """Stop the other runs of a file after one of them exceeded its time limit."""
         for index, jobs in waiting:
-            found[index] = [Ran(skipped=True)] * len(jobs)
+            results[index] = [Ran(skipped=True)] * len(jobs)
         waiting.clear()
-        for one in going.values():
-            if not one.skipped:
-                self._stop(one)
-            one.skipped = True
+        for running in going.values():
+            if not running.skipped:
+                self._stop(running)
+            running.skipped = True
 
     def _stop(self, process: Going) -> None:
         if self._talk is not None:
@@ -204,18 +202,16 @@ class Sandbox:
             if line is None:
                 self.close()
                 raise ShardwiseError(
-                    explain_error(
-                        "the process that runs solutions does not start",
-                        where="shardwise practice",
-                        rule="It imports jax, flax and optax.",
-                        remedy="see whether this works: python -c 'import jax, flax, optax'.",
-                    )
+                    "the process that runs solutions does not start",
+                    where="shardwise practice",
+                    rule="It imports jax, flax and optax.",
+                    remedy="see whether this works: python -c 'import jax, flax, optax'.",
                 )
             if "walls" in line:
                 self.walls, self._ready = Walls(**line["walls"]), True
 
     def _line(self, seconds: float) -> dict[str, Any] | None:
-        """The next word from the nursery; None if it is silent or gone."""
+        """Return the next message of the nursery; None if there is none or it has ended."""
         assert self._talk is not None
         while b"\n" not in self._rest:
             ready, _, _ = select.select([self._talk], [], [], max(0.0, seconds))
@@ -245,7 +241,7 @@ class Sandbox:
             with tempfile.TemporaryFile() as file:
                 pickle.dump(run, file)
                 file.seek(0)
-                with contextlib.suppress(OSError):  # a nursery that is gone is noticed by `_listen`
+                with contextlib.suppress(OSError):  # `_listen` detects a nursery that has ended
                     line = json.dumps(order).encode() + b"\n"
                     socket.send_fds(self._talk, [line], [file.fileno(), answer[1], printed[1]])
         finally:
@@ -259,42 +255,48 @@ class Sandbox:
             Stream(printed[0], self.limits.output, PRINTED),
         )
 
-    def _listen(self, going: dict[int, Going], found: dict[int, list[Ran]]) -> None:
-        """Take in what comes, and end what has come to its end."""
+    def _listen(self, going: dict[int, Going], results: dict[int, list[Ran]]) -> None:
+        """Read what has arrived, and finish the runs that have ended."""
         assert self._talk is not None
-        streams = [stream for one in going.values() for stream in one.streams if stream.open]
-        ready, _, _ = select.select([self._talk, *(one.file for one in streams)], [], [], 0.2)
-        for one in going.values():
-            for stream in one.streams:
+        streams = [
+            stream for running in going.values() for stream in running.streams if stream.open
+        ]
+        ready, _, _ = select.select(
+            [self._talk, *(running.file for running in streams)], [], [], 0.2
+        )
+        for running in going.values():
+            for stream in running.streams:
                 if stream.file in ready:
                     stream.read()
-            if any(stream.full for stream in one.streams) and not one.stopped:
-                one.stopped = True
-                self._stop(one)
+            if any(stream.full for stream in running.streams) and not running.stopped:
+                running.stopped = True
+                self._stop(running)
         lines = []
         if self._talk in ready or b"\n" in self._rest:
             while (line := self._line(0.0)) is not None:
                 lines.append(line)
-            gone = not lines
+            ended = not lines
         else:
-            gone = self._process is None or self._process.poll() is not None
+            ended = self._process is None or self._process.poll() is not None
         for line in lines:
-            one = going.pop(int(line.get("run", -1)), None)
-            if one is not None:
-                found[one.index] = one.finish(line, self.limits)
+            running = going.pop(int(line.get("run", -1)), None)
+            if running is not None:
+                results[running.index] = running.finish(line, self.limits)
         now = time.monotonic()
-        stuck = any(now - one.began > self.limits.seconds + SPARE for one in going.values())
-        if gone or stuck:
-            # The nursery is dead or deaf: what it was running has ended it.
+        stuck = any(now - running.began > self.limits.seconds + SPARE for running in going.values())
+        if ended or stuck:
+            # The nursery has ended or hangs, because of a run.
             self.close()
-            for one in list(going.values()):
-                found[one.index] = one.finish({"late": stuck, "code": -signal.SIGKILL}, self.limits)
+            for running in list(going.values()):
+                results[running.index] = running.finish(
+                    {"late": stuck, "code": -signal.SIGKILL}, self.limits
+                )
             going.clear()
 
 
 @contextlib.contextmanager
 def _proc() -> Any:
-    """Open /proc, from which a process reads how much memory it has; -1 where there is none."""
+    """Open /proc, where a process reads the size of its memory; return -1 if it is missing."""
     try:
         file = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY)
     except OSError:
@@ -307,7 +309,7 @@ def _proc() -> Any:
 
 
 def _tasks() -> int:
-    """Count the threads of this user: the limit of the kernel is for all of them together."""
+    """Count the threads of this user: the kernel limits their total."""
     count = 0
     for status in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
@@ -317,32 +319,32 @@ def _tasks() -> int:
 
 
 def _processors() -> int:
-    own = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return max(1, min(4, own or 1))
+    available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return max(1, min(4, available or 1))
 
 
 def _groups(jobs: Sequence[Mapping[str, Any]], lanes: int) -> list[list[int]]:
-    """Which jobs share a process: those with as many devices, dealt out evenly."""
+    """Return the groups of jobs that share a process: with equal device counts, evenly sized."""
     by_devices: dict[int, list[int]] = {}
     for index, job in enumerate(jobs):
         by_devices.setdefault(job["devices"], []).append(index)
-    return [own[k::lanes] for own in by_devices.values() for k in range(min(lanes, len(own)))]
+    return [group[k::lanes] for group in by_devices.values() for k in range(min(lanes, len(group)))]
 
 
 def _environment() -> dict[str, str]:
-    """Return the whole environment of the nursery: nothing of the judge's own is passed on."""
+    """Return the environment of the nursery, which inherits nothing from the judge."""
     here = str(Path(__file__).parents[3])
     path = os.pathsep.join([here, *filter(None, [os.environ.get("PYTHONPATH", "")])])
-    found = {
+    variables = {
         "JAX_PLATFORMS": "cpu",
         "PYTHONPATH": path,
         "PYTHONDONTWRITEBYTECODE": "1",
         "PYTHONHASHSEED": "0",
         "TF_CPP_MIN_LOG_LEVEL": "3",
         "LANG": "C.UTF-8",
-        # A process with threads of its own cannot go into a new user namespace, or fork safely.
+        # A process with several threads cannot enter a user namespace, or fork safely.
         "OPENBLAS_NUM_THREADS": "1",
         "OMP_NUM_THREADS": "1",
     }
     libraries = os.environ.get("LD_LIBRARY_PATH")
-    return {**found, "LD_LIBRARY_PATH": libraries} if libraries else found
+    return {**variables, "LD_LIBRARY_PATH": libraries} if libraries else variables

@@ -1,4 +1,4 @@
-"""A second look at a solution that is wrong: at which line, and what each device held there."""
+"""Inspect a wrong solution: the line of the mistake, and the values of each device there."""
 
 from __future__ import annotations
 
@@ -18,66 +18,66 @@ FINDINGS, STEPS = 6, 400
 def look(
     function: Callable[..., Any], job: Mapping[str, Any], on: hooks.Watching
 ) -> dict[str, Any]:
-    """What `check` and `inspect` say of it; each may have nothing to say."""
+    """Return the results of `check` and `inspect` for a solution; either may fail."""
     args = [hooks.given(arg) for arg in job["args"]]
     wide = on.wide
     sizes = dict(job["mesh"])
 
-    def program(*given: Any, mesh: Any) -> Any:
+    def program(*args_of_call: Any, mesh: Any) -> Any:
         if job.get("pass_mesh"):
-            return function(*given, mesh=mesh)
-        # The solution makes a mesh of its own, of one device: it gets what this mesh has.
+            return function(*args_of_call, mesh=mesh)
+        # The solution creates a mesh of one device, which gets the size of this mesh.
         before, wide.count = wide.count, mesh.size
         try:
-            return function(*given)
+            return function(*args_of_call)
         finally:
             wide.count = before
 
-    # Numbers such as seeds and counts stay what they are: only arrays are traced.
+    # Only arrays are traced; numbers such as seeds and counts stay Python numbers.
     fixed = {i: arg for i, arg in enumerate(args) if isinstance(arg, int | float | str)}
     traced = [arg for i, arg in enumerate(args) if i not in fixed]
 
-    def bound(*given: Any, mesh: Any) -> Any:
-        rest = iter(given)
+    def bound(*args_of_call: Any, mesh: Any) -> Any:
+        rest = iter(args_of_call)
         return program(
             *(fixed[i] if i in fixed else next(rest) for i in range(len(args))), mesh=mesh
         )
 
-    found: dict[str, Any] = {"findings": [], "inspection": None}
+    report: dict[str, Any] = {"findings": [], "inspection": None}
     try:
         verdict = check(bound, *traced, mesh={name: [size] for name, size in sizes.items()})
         every = (*verdict.findings, *verdict.silenced)
-        found["findings"] = [one.to_dict() for one in every[:FINDINGS]]
+        report["findings"] = [finding.to_dict() for finding in every[:FINDINGS]]
     except Exception as error:
-        found["check"] = f"{type(error).__name__}: {text_of(error)}"[:300]
+        report["check"] = f"{type(error).__name__}: {text_of(error)}"[:300]
     try:
         from ..._mesh import mesh as make_mesh
 
         inspection = inspect(bound, *traced, mesh=make_mesh(sizes))
     except Exception as error:
-        found["inspect"] = f"{type(error).__name__}: {text_of(error)}"[:300]
+        report["inspect"] = f"{type(error).__name__}: {text_of(error)}"[:300]
         inspection = _by_parts(program, args, sizes, on)
     if inspection is not None:
         data = inspection.to_dict()
         data["steps"] = data["steps"][:STEPS]
-        found["inspection"] = data
-    return found
+        report["inspection"] = data
+    return report
 
 
 def _by_parts(
     program: Callable[..., Any], args: list[Any], sizes: Mapping[str, int], on: Any
 ) -> Inspection | None:
-    """For a solution that cannot be traced as a whole: its shard_maps one by one."""
+    """Check the `shard_map`s of a solution one by one, if it cannot be traced as a whole."""
     from ..._mesh import mesh as make_mesh
 
     hooks.watch_shard_map(on)
     try:
         program(*args, mesh=make_mesh(dict(sizes)))
     except Exception:
-        if not on.seen.programs:
+        if not on.observations.programs:
             return None
     steps = []
-    for traced, values in on.seen.programs[:4]:
+    for traced, values in on.observations.programs[:4]:
         try:
             steps += StepRecorder(traced).record(values)
         except Exception:

@@ -1,13 +1,13 @@
 """A process that has imported JAX and forks a child for each run.
 
-Importing JAX and Flax takes seconds, a fork takes none; and no run sees anything of another. JAX
-is imported here but not started: its threads, which a fork would lose, begin in the child.
+Importing JAX and Flax takes seconds, a fork is immediate, and the runs are independent. JAX is
+imported here but not initialized: its threads, which a fork would lose, start in the child.
 
-The judge sends a line of JSON for each run, with three open files beside it: one that holds the
-run, and pipes for the answer and for what is printed. Only the child reads the run, since a later
-child could find in its memory what the nursery has read. The nursery replies with a line for each
-run that has ended, by itself or killed. It goes into namespaces of its own before it imports
-anything; each child closes the rest of the walls around itself.
+The judge sends a line of JSON for each run, with three open files: one that contains the run, and
+pipes for the answer and the output. Only the child reads the run, since whatever the nursery reads
+would be in the memory of later children. The nursery replies with a line for each run that ended or
+was killed. It enters new namespaces before it imports anything; each child applies the other walls
+to itself.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ HEAVY = (
     "shardwise._practice.sandbox.look",
     "shardwise._practice.sandbox.program",
 )
-"""What every run needs. None of it may start JAX."""
+"""The modules that every run needs. None of them may initialize JAX."""
 
 BEAT = 0.05
-"""Seconds between two looks at the children."""
+"""Seconds between two checks of the children."""
 
 
 class Nursery:
@@ -56,7 +56,7 @@ class Nursery:
         self.files: list[int] = []
 
     def serve(self) -> None:
-        """Serve until the judge hangs up."""
+        """Serve until the judge closes the connection."""
         while True:
             ready, _, _ = select.select([self.talk], [], [], BEAT if self.running else 60.0)
             if ready and not self._hear():
@@ -91,8 +91,8 @@ class Nursery:
             from .child import live
 
             with os.fdopen(run, "rb") as file:
-                asked = pickle.load(file)
-            live(asked, folder, (answer, printed), self.confinement, self.proc)
+                request = pickle.load(file)
+            live(request, folder, (answer, printed), self.confinement, self.proc)
             os._exit(0)
         for file in (run, answer, printed):
             os.close(file)
@@ -138,7 +138,7 @@ class Nursery:
 
 
 def _fork() -> int:
-    """Fork; wait a moment where there are too many processes, as after a flood of threads."""
+    """Fork; retry for a moment while there are too many processes or threads."""
     for _ in range(50):
         with contextlib.suppress(BlockingIOError):
             return os.fork()
@@ -147,14 +147,14 @@ def _fork() -> int:
 
 
 def _kill(pid: int) -> None:
-    """Kill a child and, where no wall keeps it from starting processes, its process group."""
+    """Kill a child, and its process group unless a wall prevents it from starting processes."""
     for send in (os.killpg, os.kill):
         with contextlib.suppress(OSError):
             send(pid, signal.SIGKILL)
 
 
 def _clear(folder: str) -> None:
-    """Delete what ended runs have left in a folder."""
+    """Delete the files that ended runs have left in a folder."""
     for name in os.listdir(folder):
         path = os.path.join(folder, name)
         shutil.rmtree(path, ignore_errors=True)
@@ -163,24 +163,24 @@ def _clear(folder: str) -> None:
 
 
 def _confine(settings: dict[str, Any]) -> tuple[str, Confinement | None]:
-    """Go behind the walls there are; return the folder that runs are in, and what is left to do."""
+    """Enter new namespaces, if possible; return the folder of the runs and the other walls."""
     without, base = settings["without"], settings["base"]
     if sys.platform != "linux":
         return base, None
     view = ReadablePaths(tuple(settings["readable"]), tuple(settings["hidden"]))
-    made = settings["namespaces"]
-    if not made and "unshare" not in without:
+    isolation = settings["namespaces"]
+    if not isolation and "unshare" not in without:
         with contextlib.suppress(OSError):
             namespaces.enter(view, base, settings["disk"])
-            made = "unshare"
-    if not made and "bubblewrap" not in without:
+            isolation = "unshare"
+    if not isolation and "bubblewrap" not in without:
         wrapped = namespaces.bubblewrap(view, settings["disk"])
-        if wrapped:  # begin anew inside
+        if wrapped:  # start again inside
             again = json.dumps({**settings, "namespaces": "bubblewrap"})
             command = [sys.executable, "-P", "-m", "shardwise._practice.sandbox.nursery"]
             os.execv(wrapped[0], [*wrapped, *command, sys.argv[1], again])
-    base = WORK if made else base
-    return base, Confinement(view, base, made, without)
+    base = WORK if isolation else base
+    return base, Confinement(view, base, isolation, without)
 
 
 def main() -> None:
@@ -188,7 +188,9 @@ def main() -> None:
     talk = socket.socket(fileno=int(sys.argv[1]))
     settings = json.loads(sys.argv[2])
     base, confinement = _confine(settings)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the judge, which then hangs up
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # Ctrl-C ends the judge, which closes the connection
     warnings.simplefilter("ignore")
     for name in HEAVY:
         importlib.import_module(name)

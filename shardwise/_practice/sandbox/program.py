@@ -1,9 +1,9 @@
-"""A solution as data: the program that JAX makes of it, run where the solution has never been.
+"""A solution as data: its StableHLO program, run in a process that never runs its Python.
 
-In the solution's own process `export` turns the whole function into StableHLO. Another process,
-which never runs the solution's Python, takes that program (`replay`), computes with it on numbers
-that the solution has never seen, and reads from it which collectives its result depends on. Neither
-can be forged: a program that computes the right numbers with the right collectives is a solution.
+`export` traces the whole function to StableHLO in the solution's own process. Another process runs
+that program (`replay`) on new arguments, and reads from it which collectives its result depends on.
+Neither can be forged: a program that computes the right numbers with the right collectives is a
+solution.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ COLLECTIVES = {
     "stablehlo.collective_permute": "ppermute",
     "stablehlo.all_to_all": "all_to_all",
 }
-"""What the compiler calls a collective, and what JAX does."""
+"""The names in `jax.lax` of the compiler's collectives."""
 
 NATIVE = re.compile(r"Sharding|SPMD\w+ToS\w+|xla\.sdy\.\w+|mhlo\.\w+|lapack_\w+|ApproxTopK|TopK")
-"""The native code that a program may call. Other targets, such as callbacks into Python, take
-addresses from the program: whoever chooses these could take over the process that replays it."""
+"""The native functions that a program may call. Others, such as callbacks into Python, take
+addresses from the program, and would let it take over the process that replays it."""
 
 
 def export(function: Callable[..., Any], job: Mapping[str, Any]) -> dict[str, Any]:
@@ -44,49 +44,51 @@ def export(function: Callable[..., Any], job: Mapping[str, Any]) -> dict[str, An
 
     def flat(*leaves: Any) -> tuple[Any, ...]:
         result = hooks.call(function, {**job, "args": joined(leaves, fixed, job["args"])})
-        found: list[Any] = []
-        form.append(_form(result, found))
-        return tuple(found)
+        arrays_of_result: list[Any] = []
+        form.append(_form(result, arrays_of_result))
+        return tuple(arrays_of_result)
 
     exported = jax.export.export(jax.jit(flat, keep_unused=True))(*arrays)
     return {
         "module": base64.b64encode(exported.mlir_module_serialized).decode("ascii"),
         "form": form[-1],
-        "outs": [{"shape": list(one.shape), "dtype": str(one.dtype)} for one in exported.out_avals],
+        "outs": [
+            {"shape": list(aval.shape), "dtype": str(aval.dtype)} for aval in exported.out_avals
+        ],
     }
 
 
 def divided(args: Sequence[Any]) -> tuple[list[Any], dict[int, Any]]:
-    """Return the arrays of some arguments, and the other ones (seeds, counts) by position."""
+    """Split arguments into arrays, and others (seeds, counts) by position."""
     fixed = {i: arg for i, arg in enumerate(args) if isinstance(arg, int | float | str)}
     rest = [hooks.given(arg) for i, arg in enumerate(args) if i not in fixed]
     return jax.tree.leaves(rest), fixed
 
 
 def joined(leaves: Sequence[Any], fixed: Mapping[int, Any], like: Sequence[Any]) -> list[Any]:
-    """Return arguments again from their arrays and the others."""
+    """Rebuild arguments from their arrays and the others."""
     rest = [arg for i, arg in enumerate(like) if i not in fixed]
     again = iter(jax.tree.unflatten(jax.tree.structure(rest), leaves))
     return [fixed[i] if i in fixed else next(again) for i in range(len(like))]
 
 
 def _form(value: Any, leaves: list[Any]) -> Any:
-    """Return the form of a result, with the numbers of its arrays, which are appended to a list."""
+    """Return the structure of a result with an index for each array, and append these to a list."""
     if value is None:
         return {"none": True}
     if isinstance(value, dict):
-        return {"dict": {str(key): _form(one, leaves) for key, one in value.items()}}
+        return {"dict": {str(key): _form(item, leaves) for key, item in value.items()}}
     if isinstance(value, list | tuple):
-        return {"list": [_form(one, leaves) for one in value]}
+        return {"list": [_form(item, leaves) for item in value]}
     leaves.append(jnp.asarray(value))
     return {"leaf": len(leaves) - 1}
 
 
 def _filled(form: Any, leaves: Sequence[Any]) -> Any:
     if "dict" in form:
-        return {"dict": {key: _filled(one, leaves) for key, one in form["dict"].items()}}
+        return {"dict": {key: _filled(item, leaves) for key, item in form["dict"].items()}}
     if "list" in form:
-        return {"list": [_filled(one, leaves) for one in form["list"]]}
+        return {"list": [_filled(item, leaves) for item in form["list"]]}
     return wire.pack(leaves[form["leaf"]]) if "leaf" in form else {"none": True}
 
 
@@ -95,24 +97,24 @@ def replay(job: Mapping[str, Any]) -> dict[str, Any]:
     program = job["program"]
     arrays, _ = divided(job["args"])
     placed = NamedSharding(hooks.real_mesh(job["mesh"]), PartitionSpec())
-    outs = [jax.ShapeDtypeStruct(one["shape"], one["dtype"]) for one in program["outs"]]
+    outs = [jax.ShapeDtypeStruct(out["shape"], out["dtype"]) for out in program["outs"]]
 
     def same_form(*leaves: Any) -> tuple[Any, ...]:
-        return tuple(jnp.zeros(one.shape, one.dtype) for one in outs)
+        return tuple(jnp.zeros(out.shape, out.dtype) for out in outs)
 
-    # A program of the same arguments and results, in whose place the given one is put.
-    made = jax.jit(same_form, keep_unused=True, in_shardings=placed, out_shardings=placed)
-    template = jax.export.export(made)(*arrays)
+    # A program with the same arguments and results, whose module is replaced by the given one.
+    resharded = jax.jit(same_form, keep_unused=True, in_shardings=placed, out_shardings=placed)
+    template = jax.export.export(resharded)(*arrays)
     module = base64.b64decode(program["module"])
     exported = dataclasses.replace(template, mlir_module_serialized=module)
-    found = facts(exported.mlir_module())
-    given = [jax.device_put(one, placed) for one in arrays]
-    leaves = [np.asarray(one) for one in jax.jit(exported.call)(*given)]
-    return {"value": _filled(program["form"], leaves), "facts": found}
+    program_facts = facts(exported.mlir_module())
+    placed_args = [jax.device_put(array, placed) for array in arrays]
+    leaves = [np.asarray(leaf) for leaf in jax.jit(exported.call)(*placed_args)]
+    return {"value": _filled(program["form"], leaves), "facts": program_facts}
 
 
 def facts(text: str) -> dict[str, Any]:
-    """Return what a program does on its devices, as far as the judge asks for it.
+    """Return the collectives and meshes of a program, as the requirements of exercises use them.
 
     Raises:
         ValueError: It calls native code that no solution needs.
@@ -128,13 +130,13 @@ def facts(text: str) -> dict[str, Any]:
     ]
     maps = [
         {
-            "mesh": one.axes,
-            "split": sorted(one.split),
+            "mesh": entry.axes,
+            "split": sorted(entry.split),
             "checked": True,
             "rows": [],
             "collectives": used,
         }
-        for one in summary.shard_maps
+        for entry in summary.shard_maps
     ]
     return {**hooks.Observations().facts(), "shard_maps": maps}
 

@@ -1,4 +1,4 @@
-"""Runs of a solution as the judge sees them: limits, what comes in, how they ended."""
+"""Runs of a solution in the judge's process: limits, pipes, and how they ended."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from ..text import visible
 from . import wire
 
 PRINTED = 4_000
-"""Bytes of what a solution prints that are kept."""
+"""The maximum size in bytes of the printed output to keep."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-    """What one run may take."""
+    """The limits of one run."""
 
     seconds: float = 30.0
-    """On the clock."""
+    """Elapsed seconds."""
     cpu: int = 20
-    """Seconds of one processor."""
+    """CPU seconds."""
     memory: int = 2 << 30
-    """Bytes beyond what JAX takes by itself."""
+    """Bytes of memory in addition to what JAX itself needs."""
     output: int = 1 << 20
-    """Bytes that it may print, and the size of any file that it writes."""
+    """The maximum size in bytes of the output, and of each file that it writes."""
 
 
 @dataclasses.dataclass
@@ -35,13 +35,13 @@ class Ran:
     """How a run ended."""
 
     data: dict[str, Any] | None = None
-    """The answer, checked against its schema; None if there is none that can be read."""
+    """The answer, validated against its schema; None if there is no valid one."""
     late: bool = False
-    """Whether it was stopped at its limit of time, on the clock or of computing."""
+    """Whether it exceeded its limit of elapsed or CPU time."""
     flooded: bool = False
     """Whether it was stopped because it printed too much."""
     skipped: bool = False
-    """Whether it was not run to its end because another run of the file had no end."""
+    """Whether it was stopped because another run of the file exceeded its time limit."""
     code: int = 0
     """The exit status; negative for a signal."""
     seconds: float = 0.0
@@ -49,29 +49,29 @@ class Ran:
     memory: int = 0
     printed: str = ""
     garbled: bool = False
-    """Whether something came back that is no answer."""
+    """Whether it sent an invalid answer."""
 
 
 @dataclasses.dataclass
 class Stream:
-    """What a run writes into a pipe: the reading end is ours alone."""
+    """The reading end of a pipe that a run writes to."""
 
     file: int
     limit: int
-    """Bytes after which the run is stopped."""
+    """The number of bytes after which the run is stopped."""
     keep: int = 0
-    """Bytes that are kept; all up to the limit, if 0."""
+    """The number of bytes to keep; 0 keeps all up to the limit."""
     got: bytes = b""
     count: int = 0
     open: bool = True
 
     @property
     def full(self) -> bool:
-        """Whether more was written than may be."""
+        """Whether the run wrote more than the limit."""
         return self.count > self.limit
 
     def read(self) -> None:
-        """Take in what is there."""
+        """Read what has arrived."""
         with contextlib.suppress(BlockingIOError):
             while self.open and not self.full:
                 more = os.read(self.file, 1 << 16)
@@ -82,7 +82,7 @@ class Stream:
         self.open = self.open and not self.full
 
     def close(self) -> None:
-        """Close our end."""
+        """Close the reading end."""
         self.open = False
         with contextlib.suppress(OSError):
             os.close(self.file)
@@ -90,7 +90,7 @@ class Stream:
 
 @dataclasses.dataclass
 class Going:
-    """A process under way, with the runs it does one after the other."""
+    """A running process, which executes several runs in sequence."""
 
     run: int
     index: int
@@ -103,11 +103,11 @@ class Going:
 
     @property
     def streams(self) -> tuple[Stream, Stream]:
-        """What it writes."""
+        """Its answer and its output."""
         return self.answer, self.printed
 
     def finish(self, line: dict[str, Any], limits: Limits) -> list[Ran]:
-        """Return how its runs ended, given what the nursery reports of the process."""
+        """Return how its runs ended, from the report of the nursery about the process."""
         for stream in self.streams:
             stream.read()
         runs = wire.read(self.answer.got, self.count) if self.answer.got else None
@@ -134,6 +134,6 @@ class Going:
         return text + " ..." * (self.printed.count > PRINTED)
 
     def close(self) -> None:
-        """Close our ends of its pipes."""
+        """Close the reading ends of its pipes."""
         for stream in self.streams:
             stream.close()

@@ -1,8 +1,8 @@
-"""What comes back from a solution's process: JSON, checked against a schema, with bounds.
+"""The answer of a solution's process: JSON, validated against a schema with bounds.
 
 The solution shares its process with the code that writes the answer, so it may write any bytes
-instead. `read` returns either an answer in which every field has its type and its bounds, or None;
-it never raises. Text is made visible: control characters are shown, not obeyed.
+instead. `read` returns an answer whose fields all have the right types and bounds, or None; it
+never raises. Control characters in texts are escaped.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ import numpy as np
 from ..text import visible
 
 ANSWER = 8 << 20
-"""Bytes of one answer, at most."""
+"""The maximum size of an answer in bytes."""
 
 NUMBERS = 1 << 18
-"""How many numbers of one array are sent back, at most."""
+"""The maximum number of elements of an array in an answer."""
 
 DTYPES = frozenset(("|b1", "|i1", "|u1", *(f"<{kind}{n}" for kind in "iuf" for n in (2, 4, 8))))
-"""Types of arrays that come back as they are: booleans, integers and floats."""
+"""The dtypes of arrays that are sent unchanged: booleans, integers and floats."""
 
 NARROW = "V"
-"""What NumPy calls bfloat16 and the like: they come back as float64. All others do by name."""
+"""The NumPy kind of bfloat16 and similar dtypes, which are sent as float64."""
 
 DEPTH, ITEMS, DIMENSIONS = 12, 4_096, 16
-"""How deep and how long a result, or a list of notes, may be."""
+"""The maximum depth and length of a result or a list of records."""
 
 BIG = 1 << 62
 
@@ -38,11 +38,11 @@ Check = Callable[[Any], Any]
 
 
 class Malformed(ValueError):
-    """An answer that the judge's own code would not have written."""
+    """An answer that does not fit the schema."""
 
 
 class NonArray:
-    """Something that is no array: only its kind is known."""
+    """A placeholder for an object that is no array, with its type."""
 
     def __init__(self, kind: str):
         self.kind = kind
@@ -56,9 +56,9 @@ def pack(value: Any) -> Any:
     if value is None:
         return {"none": True}
     if isinstance(value, dict):
-        return {"dict": {str(key): pack(one) for key, one in value.items()}}
+        return {"dict": {str(key): pack(item) for key, item in value.items()}}
     if isinstance(value, list | tuple):
-        return {"list": [pack(one) for one in value]}
+        return {"list": [pack(item) for item in value]}
     try:
         array = np.asarray(value)
         if array.dtype.kind in NARROW:
@@ -75,12 +75,12 @@ def pack(value: Any) -> Any:
 
 
 def unpack(data: Any, depth: int = DEPTH) -> Any:
-    """Return the value again, `NonArray` for what is no array; raise Malformed otherwise."""
+    """Return the value of packed data; raise `Malformed` if it is invalid."""
     _demand(isinstance(data, dict) and depth > 0)
     if "dict" in data:
-        return table(lambda one: unpack(one, depth - 1))(data["dict"])
+        return table(lambda item: unpack(item, depth - 1))(data["dict"])
     if "list" in data:
-        return each(lambda one: unpack(one, depth - 1))(data["list"])
+        return each(lambda item: unpack(item, depth - 1))(data["list"])
     if "array" in data:
         return _array(data)
     if "other" in data:
@@ -111,7 +111,7 @@ def _demand(ok: bool) -> None:
 
 
 def text(most: int = 200) -> Check:
-    """Check a string; return so much of it, made visible."""
+    """Check a string; return it truncated, with control characters escaped."""
 
     def check(data: Any) -> str:
         _demand(isinstance(data, str))
@@ -146,7 +146,7 @@ def each(item: Check, most: int = ITEMS, least: int = 0) -> Check:
 
     def check(data: Any) -> list[Any]:
         _demand(isinstance(data, list) and least <= len(data) <= most)
-        return [item(one) for one in data]
+        return [item(entry) for entry in data]
 
     return check
 
@@ -156,7 +156,7 @@ def table(item: Check, most: int = ITEMS) -> Check:
 
     def check(data: Any) -> dict[str, Any]:
         _demand(isinstance(data, dict) and len(data) <= most)
-        return {visible(key[:200]): item(one) for key, one in data.items()}
+        return {visible(key[:200]): item(entry) for key, entry in data.items()}
 
     return check
 
@@ -168,7 +168,7 @@ def encoded(data: Any) -> str:
 
 
 def one_of(*names: str) -> Check:
-    """Check that a string is one of those known."""
+    """Check that a string is one of these."""
 
     def check(data: Any) -> str:
         _demand(data in names)
@@ -181,9 +181,9 @@ def form(data: Any, depth: int = DEPTH) -> Any:
     """Check the form of a result: dicts and lists of the numbers of its arrays."""
     _demand(isinstance(data, dict) and depth > 0)
     if "dict" in data:
-        return {"dict": table(lambda one: form(one, depth - 1))(data["dict"])}
+        return {"dict": table(lambda item: form(item, depth - 1))(data["dict"])}
     if "list" in data:
-        return {"list": each(lambda one: form(one, depth - 1))(data["list"])}
+        return {"list": each(lambda item: form(item, depth - 1))(data["list"])}
     return {"leaf": integer(0, ITEMS)(data["leaf"])} if "leaf" in data else {"none": True}
 
 
@@ -192,8 +192,8 @@ def record(optional: Mapping[str, Check] | None = None, **fields: Check) -> Chec
 
     def check(data: Any) -> dict[str, Any]:
         _demand(isinstance(data, dict) and fields.keys() <= data.keys())
-        more = {key: one for key, one in (optional or {}).items() if data.get(key) is not None}
-        return {key: one(data[key]) for key, one in {**fields, **more}.items()}
+        more = {key: field for key, field in (optional or {}).items() if data.get(key) is not None}
+        return {key: field(data[key]) for key, field in {**fields, **more}.items()}
 
     return check
 
@@ -294,8 +294,8 @@ def read(raw: bytes, count: int) -> list[dict[str, Any]] | None:
         data = json.loads(raw)
         if isinstance(data, dict) and "error" in data:
             return [{"error": ERROR(data["error"]), "facts": {}}] * count
-        return _exactly(each(RUN)(record(runs=lambda one: one)(data)["runs"]), count)
-    except Exception:  # whatever is wrong with it, it is no answer
+        return _exactly(each(RUN)(record(runs=lambda runs: runs)(data)["runs"]), count)
+    except Exception:  # any error means that the answer is invalid
         return None
 
 

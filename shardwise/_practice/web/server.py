@@ -94,12 +94,14 @@ class LiveWorkshop:
     def notify(self, event: dict[str, Any]) -> None:
         """Send an event to every open page."""
         with self.lock:
-            for one in self.listeners:
-                one.put(json.dumps(event))
+            for listener in self.listeners:
+                listener.put(json.dumps(event))
 
     def find(self, name: str) -> Exercise | None:
         """An exercise by its name, out of the list."""
-        return next((one for one in self.shop.folder.exercises if one.name == name), None)
+        return next(
+            (exercise for exercise in self.shop.folder.exercises if exercise.name == name), None
+        )
 
     def overview(self) -> dict[str, Any]:
         """What the page shows of all exercises."""
@@ -111,25 +113,25 @@ class LiveWorkshop:
             "problem": self.problem,
             "exercises": [
                 {
-                    "number": one.number,
-                    "name": one.name,
-                    "title": one.title,
-                    "topic": one.topic,
-                    "solved": one.name in folder.solved,
-                    "status": self._status(one),
+                    "number": exercise.number,
+                    "name": exercise.name,
+                    "title": exercise.title,
+                    "topic": exercise.topic,
+                    "solved": exercise.name in folder.solved,
+                    "status": self._status(exercise),
                 }
-                for one in folder.exercises
+                for exercise in folder.exercises
             ],
         }
 
     def _status(self, exercise: Exercise) -> str:
-        found = self.shop.verdicts.get(exercise.name)
-        return found.status if found else ""
+        judgement = self.shop.verdicts.get(exercise.name)
+        return judgement.status if judgement else ""
 
     def exercise(self, exercise: Exercise) -> dict[str, Any]:
         """What the page shows of one exercise."""
         folder = self.shop.folder
-        found = self.shop.verdicts.get(exercise.name)
+        judgement = self.shop.verdicts.get(exercise.name)
         count = folder.hinted.get(exercise.name, 0)
         return {
             "number": exercise.number,
@@ -146,7 +148,7 @@ class LiveWorkshop:
             "more_hints": count < len(exercise.hints),
             "solution": exercise.solution if exercise.name in folder.solved else None,
             "judging": exercise.name in self.waiting,
-            "verdict": found.to_dict() if found else None,
+            "verdict": judgement.to_dict() if judgement else None,
         }
 
 
@@ -204,8 +206,8 @@ class Handler(BaseHTTPRequestHandler):
             self._send(self.server.page.encode(), "text/html; charset=utf-8")
         elif path == "overview":
             self._json(live.overview())
-        elif kind == "exercise" and (one := live.find(name)):
-            self._json(live.exercise(one))
+        elif kind == "exercise" and (exercise := live.find(name)):
+            self._json(live.exercise(exercise))
         elif path == "events":
             self._events()
         else:
@@ -220,15 +222,15 @@ class Handler(BaseHTTPRequestHandler):
         if length.isdecimal():
             self.rfile.read(min(int(length), 1 << 16))
         kind, _, name = path.partition("/")
-        one = self.server.live.find(name)
-        if self.headers.get("X-Practice") != "yes" or one is None:
-            self._refuse(403 if one else 404)
+        exercise = self.server.live.find(name)
+        if self.headers.get("X-Practice") != "yes" or exercise is None:
+            self._refuse(403 if exercise else 404)
         elif kind == "judge":
-            self.server.live.ask(one)
+            self.server.live.ask(exercise)
             self._json({"ok": True})
         elif kind == "hint":
-            self.server.live.shop.folder.hint(one)
-            self._json(self.server.live.exercise(one))
+            self.server.live.shop.folder.hint(exercise)
+            self._json(self.server.live.exercise(exercise))
         else:
             self._refuse(404)
 
@@ -244,17 +246,17 @@ class Handler(BaseHTTPRequestHandler):
         return path.partition("?")[0]
 
     def _events(self) -> None:
-        mine: queue.Queue[str] = queue.Queue()
+        events: queue.Queue[str] = queue.Queue()
         live = self.server.live
         with live.lock:
-            live.listeners.append(mine)
+            live.listeners.append(events)
         try:
             self._head(200, "text/event-stream", None)
             self.wfile.write(b": here\n\n")
             self.wfile.flush()
             while not live.over.is_set():
                 try:
-                    line = f"data: {mine.get(timeout=KEEP)}\n\n"
+                    line = f"data: {events.get(timeout=KEEP)}\n\n"
                 except queue.Empty:
                     line = ": still here\n\n"
                 self.wfile.write(line.encode())
@@ -263,7 +265,7 @@ class Handler(BaseHTTPRequestHandler):
             pass
         finally:
             with live.lock:
-                live.listeners.remove(mine)
+                live.listeners.remove(events)
             self.close_connection = True
 
     def _json(self, data: Any) -> None:
@@ -302,18 +304,16 @@ def page() -> str:
 
 def serve(shop: Workshop, port: int, browser: bool, say: Callable[[str], None]) -> None:
     """Serve the page until Ctrl-C."""
-    from ..._base.errors import ShardwiseError, explain_error
+    from ..._base.errors import ShardwiseError
 
     live = LiveWorkshop(shop)
     try:
         server = Server(live, port)
     except OSError as error:
         raise ShardwiseError(
-            explain_error(
-                f"the port cannot be used ({error.strerror})",
-                where=f"--port {port}",
-                remedy="leave --port out: a free one is taken.",
-            )
+            f"the port cannot be used ({error.strerror})",
+            where=f"--port {port}",
+            remedy="leave --port out: a free one is taken.",
         ) from error
     live.start()
     thread = threading.Thread(target=server.serve_forever, daemon=True)

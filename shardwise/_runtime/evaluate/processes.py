@@ -18,7 +18,7 @@ from .fingerprint import differences
 from .lanes import Lanes
 from .reduce.plan import MetricsPlan
 from .reduce.totals import Total
-from .spans import Span, cut
+from .spans import Span, cut, join
 
 _HEAD = struct.Struct(">QQQQ")  # start, rows, batch, bytes
 Step = tuple[Span, int, bytes]
@@ -109,7 +109,7 @@ class Share:
         remaining = cut(finished, length, batch)
         for number, span in enumerate(remaining):
             if not start <= number < stop:
-                _extend(elsewhere, span)
+                join(elsewhere, span)
         self.elsewhere = elsewhere
 
     def merge(
@@ -153,13 +153,6 @@ class Share:
 def _is_local(key: str) -> bool:
     """Return whether a key differs between processes with different data."""
     return "content of data" in key or key == "the process"
-
-
-def _extend(spans: list[Span], span: Span) -> None:
-    if spans and spans[-1].stop == span.start:
-        spans[-1] = Span(spans[-1].start, spans[-1].rows + span.rows)
-    else:
-        spans.append(span)
 
 
 def _refuse_overlap(parts: list[list[Span]]) -> None:

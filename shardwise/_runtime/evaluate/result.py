@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import html
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -11,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..._base.calls import public_methods
-from ..._base.errors import ArgumentError, UnknownNameError
+from ..._base.errors import ArgumentError, UnknownNameError, did_you_mean
 from .reduce.totals import NonFinite
 
 
@@ -56,14 +55,12 @@ class Evaluation(Mapping[str, Any]):
             return self.metrics[name]
         except (KeyError, TypeError):
             names = ", ".join(map(repr, self.metrics))
-            matches = difflib.get_close_matches(str(name), self.metrics, n=1)
             raise UnknownNameError(
                 f"no metric {name!r}",
                 where="an Evaluation",
                 rule=f"There are {names}.",
-                remedy=f"did you mean {matches[0]!r}?"
-                if matches
-                else f"result[{next(iter(self.metrics), '')!r}]; names are given by what fn "
+                remedy=did_you_mean(str(name), self.metrics)
+                or f"result[{next(iter(self.metrics), '')!r}]; names are given by what fn "
                 'returns: {"loss": losses}.',
             ) from None
 

@@ -156,12 +156,12 @@ class News:
     def _is_in(self, scope: str) -> bool:
         return any(section.name == scope for section in self.sections)
 
-    def _misses(self, taken: int) -> bool:
+    def _misses(self, sections: int) -> bool:
         """Return whether this process is in a section that another, with this count, never entered.
 
         A process that took part has stored its values, and may end before they are read.
         """
-        return len(self.sections) > 1 and self.sections[0].inner > taken
+        return len(self.sections) > 1 and self.sections[0].inner > sections
 
     def _waits_in(self, end: End) -> str:
         """Return where this process waits for one that has ended; "" if it does not."""

@@ -40,8 +40,8 @@ def require_shared(folder: str | os.PathLike[str], where: str) -> None:
             where=f"{where} {str(folder)!r}",
             remedy="name a folder that can be written.",
         )
-    seen = others.is_first() or _appears(folder / name["token"])
-    answers = others.gather_json([socket.gethostname(), seen], "shared folder")
+    is_visible = others.is_first() or _appears(folder / name["token"])
+    answers = others.gather_json([socket.gethostname(), is_visible], "shared folder")
     if others.is_first():
         with contextlib.suppress(OSError):
             (folder / name["token"]).unlink()

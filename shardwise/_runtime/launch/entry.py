@@ -8,7 +8,7 @@ import socket
 import threading
 from typing import Any
 
-from ..._base.errors import ShardwiseError, explain_error
+from ..._base.errors import ShardwiseError
 from .events import Joined
 from .handshake import VARIABLE, RejectedError, admit
 from .job import Job
@@ -62,13 +62,11 @@ class Listener:
         except OSError as error:
             listening.close()
             raise ShardwiseError(
-                explain_error(
-                    f"{error.strerror or error}.",
-                    where=f"--coordinator {host}:{port}",
-                    rule="The launcher of machine 0 listens there: on an address of this machine "
-                    "and an unused port.",
-                    remedy="end the other launcher, or choose another port on all machines.",
-                )
+                f"{error.strerror or error}.",
+                where=f"--coordinator {host}:{port}",
+                rule="The launcher of machine 0 listens there: on an address of this machine "
+                "and an unused port.",
+                remedy="end the other launcher, or choose another port on all machines.",
             ) from None
         listening.listen(128)
         return listening

@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 from typing import Any
 
-from ..._base.errors import ShardwiseError, explain_error
+from ..._base.errors import ShardwiseError
 from .crew import Crew
 from .events import Ended, Exited, Lost, Message, Paused, Reported, Signalled, to_message
 from .handshake import RejectedError, join
@@ -47,12 +47,10 @@ class Follower:
             return None
         if isinstance(connection, str):
             raise ShardwiseError(
-                explain_error(
-                    f"no answer in {self._job.timeout:g} s: {connection}.",
-                    where=f"the launcher of machine 0 at {host}:{port}",
-                    rule="It listens there until the job has ended.",
-                    remedy="start it with --node 0; check the address, the port and firewalls.",
-                )
+                f"no answer in {self._job.timeout:g} s: {connection}.",
+                where=f"the launcher of machine 0 at {host}:{port}",
+                rule="It listens there until the job has ended.",
+                remedy="start it with --node 0; check the address, the port and firewalls.",
             )
         self._shake_hands(connection)
         connection.listen(
@@ -73,12 +71,10 @@ class Follower:
         except RejectedError as error:
             wire.close()
             raise ShardwiseError(
-                explain_error(
-                    f"{error}.",
-                    where=f"the launcher of machine 0 at {host}:{port}",
-                    rule="Launchers of one job have the same version and the same job secret.",
-                    remedy="the same --secret-file, or SHARDWISE_SECRET, on all machines.",
-                )
+                f"{error}.",
+                where=f"the launcher of machine 0 at {host}:{port}",
+                rule="Launchers of one job have the same version and the same job secret.",
+                remedy="the same --secret-file, or SHARDWISE_SECRET, on all machines.",
             ) from None
         except OSError:
             wire.close()  # the listener notices, and connects again
@@ -133,12 +129,10 @@ class Follower:
             return int(message["code"])
         elif order == "refuse":
             raise ShardwiseError(
-                explain_error(
-                    message["words"],
-                    where=f"refused by the launcher of machine 0 at {self._job.coordinator[0]}",
-                    rule="All machines run the same script with the same versions and arguments.",
-                    remedy="use the same ones, and start this launcher again.",
-                )
+                message["words"],
+                where=f"refused by the launcher of machine 0 at {self._job.coordinator[0]}",
+                rule="All machines run the same script with the same versions and arguments.",
+                remedy="use the same ones, and start this launcher again.",
             )
         return None
 

@@ -18,7 +18,7 @@ import secrets
 from pathlib import Path
 from typing import Any
 
-from ..._base.errors import ShardwiseError, explain_error
+from ..._base.errors import ShardwiseError
 from .wire import Wire, shown
 
 PROTOCOL = 2
@@ -51,13 +51,11 @@ def read_secret(path: Path | None) -> bytes:
 
 def _bad_secret(where: str, what: str, remedy: str = "") -> ShardwiseError:
     return ShardwiseError(
-        explain_error(
-            f"{what}.",
-            where=f"the job secret in {where}",
-            rule=f"It is a text of at least {MIN_LENGTH} characters, the same on all machines, "
-            "readable by this user only.",
-            remedy=remedy or "head -c 32 /dev/urandom | base64 > FILE; chmod 600 FILE",
-        )
+        f"{what}.",
+        where=f"the job secret in {where}",
+        rule=f"It is a text of at least {MIN_LENGTH} characters, the same on all machines, "
+        "readable by this user only.",
+        remedy=remedy or "head -c 32 /dev/urandom | base64 > FILE; chmod 600 FILE",
     )
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..._base.errors import ShardwiseError, explain_error
+from ..._base.errors import ShardwiseError
 from ..._base.version import __version__
 
 
@@ -138,6 +138,4 @@ def _version(package: str) -> str:
 
 
 def _wrong(what: str, rule: str, remedy: str) -> ShardwiseError:
-    return ShardwiseError(
-        explain_error(f"{what}.", where="shardwise launch", rule=rule, remedy=remedy)
-    )
+    return ShardwiseError(f"{what}.", where="shardwise launch", rule=rule, remedy=remedy)

@@ -7,7 +7,7 @@ import socket
 import time
 from typing import Any
 
-from ..._base.errors import ShardwiseError, explain_error
+from ..._base.errors import ShardwiseError
 from .crew import FAILED_GRACE, Crew
 from .entry import Listener
 from .events import (
@@ -259,14 +259,11 @@ class Lead:
             names = ", ".join(map(str, missing))
             if time.monotonic() > deadline:
                 raise ShardwiseError(
-                    explain_error(
-                        f"machine {names} did not join within {self._job.timeout:g} s.",
-                        where=f"shardwise launch --nodes {self._job.nodes}",
-                        rule="The launcher is started on every machine, each with a different "
-                        "--node.",
-                        remedy="look at the launcher there; check the address, the port and "
-                        "firewalls; --timeout waits longer.",
-                    )
+                    f"machine {names} did not join within {self._job.timeout:g} s.",
+                    where=f"shardwise launch --nodes {self._job.nodes}",
+                    rule="The launcher is started on every machine, each with a different --node.",
+                    remedy="look at the launcher there; check the address, the port and "
+                    "firewalls; --timeout waits longer.",
                 )
             if not reported:
                 reported = True

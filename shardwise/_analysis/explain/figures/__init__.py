@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ...._base.errors import ShardwiseError, explain_error
+from ...._base.errors import ShardwiseError
 from .. import units
 from ..facts import ReportData
 from . import charts, mesh, program
@@ -31,21 +31,17 @@ def draw(report: ReportData, figure: str) -> Drawing:
     """
     if figure not in FIGURES:
         raise ShardwiseError(
-            explain_error(
-                f"there is no figure {figure!r}; there are {', '.join(FIGURES)}",
-                where="Report.save",
-                rule="What comes before .svg or .png is the name of a figure.",
-                remedy="report.save('mesh.svg') or report.save('step.mesh.svg').",
-            )
+            f"there is no figure {figure!r}; there are {', '.join(FIGURES)}",
+            where="Report.save",
+            rule="What comes before .svg or .png is the name of a figure.",
+            remedy="report.save('mesh.svg') or report.save('step.mesh.svg').",
         )
     if figure == "scaling" and report.cost is None:
         raise ShardwiseError(
-            explain_error(
-                "the report has no cost",
-                where="figure 'scaling'",
-                rule="How a program scales depends on the hardware.",
-                remedy="report.on('h200-node').save('scaling.svg')",
-            )
+            "the report has no cost",
+            where="figure 'scaling'",
+            rule="How a program scales depends on the hardware.",
+            remedy="report.on('h200-node').save('scaling.svg')",
         )
     drawing = FIGURES[figure](report)
     mesh = units.mesh([(axis.name, axis.size) for axis in report.mesh])
@@ -70,11 +66,9 @@ def png(report: ReportData, figure: str) -> bytes:
         import resvg_py  # pyright: ignore[reportMissingImports]
     except ImportError as error:
         raise ShardwiseError(
-            explain_error(
-                "resvg_py is not installed",
-                where="Report.save",
-                rule="It turns a figure into a PNG.",
-                remedy="pip install 'shardwise[png]', or save the figure as .svg.",
-            )
+            "resvg_py is not installed",
+            where="Report.save",
+            rule="It turns a figure into a PNG.",
+            remedy="pip install 'shardwise[png]', or save the figure as .svg.",
         ) from error
     return bytes(resvg_py.svg_to_bytes(svg_string=drawing.standalone(), zoom=ZOOM))

@@ -36,32 +36,40 @@ def traffic(report: ReportData) -> Drawing:
     return drawing
 
 
-def _amount(one: Traffic) -> str:
-    sent = f"{units.size(one.bytes)}, {units.share(one.share)}"
-    if one.seconds is None or one.time_share is None:
+def _amount(traffic: Traffic) -> str:
+    sent = f"{units.size(traffic.bytes)}, {units.share(traffic.share)}"
+    if traffic.seconds is None or traffic.time_share is None:
         return sent
-    time = f"{units.duration(one.seconds)}, {units.share(one.time_share)} of the time"
+    time = f"{units.duration(traffic.seconds)}, {units.share(traffic.time_share)} of the time"
     return f"{time}; {sent} of the bytes"
 
 
-def _axis(drawing: Drawing, report: ReportData, one: Traffic, y: float) -> None:
-    name = units.axes(one.axes)
-    bytes_, share = units.size(one.bytes), units.share(one.share)
-    if one.seconds is None:
+def _axis(drawing: Drawing, report: ReportData, traffic: Traffic, y: float) -> None:
+    name = units.axes(traffic.axes)
+    bytes_, share = units.size(traffic.bytes), units.share(traffic.share)
+    if traffic.seconds is None:
         drawing.text(0, y + 16, name, room=WIDTH - 150, font_weight=600)
-        drawing.text(WIDTH - 64, y + 16, bytes_, anchor="end", value=one.bytes)
-        drawing.text(WIDTH, y + 16, share, "soft", anchor="end", value=one.share)
+        drawing.text(WIDTH - 64, y + 16, bytes_, anchor="end", value=traffic.bytes)
+        drawing.text(WIDTH, y + 16, share, "soft", anchor="end", value=traffic.share)
     else:
         drawing.text(0, y + 16, name, room=WIDTH - 258, font_weight=600)
         drawing.text(
-            WIDTH - 178, y + 16, units.duration(one.seconds), anchor="end", value=one.seconds
+            WIDTH - 178,
+            y + 16,
+            units.duration(traffic.seconds),
+            anchor="end",
+            value=traffic.seconds,
         )
-        drawing.text(WIDTH - 130, y + 16, units.share(one.part), anchor="end", value=one.part)
-        drawing.text(WIDTH - 50, y + 16, bytes_, "soft", anchor="end", value=one.bytes)
-        drawing.text(WIDTH, y + 16, share, "soft", anchor="end", value=one.share)
+        drawing.text(
+            WIDTH - 130, y + 16, units.share(traffic.part), anchor="end", value=traffic.part
+        )
+        drawing.text(WIDTH - 50, y + 16, bytes_, "soft", anchor="end", value=traffic.bytes)
+        drawing.text(WIDTH, y + 16, share, "soft", anchor="end", value=traffic.share)
     drawing.rect(0, y + 23, WIDTH, 10, "fill")
-    length = max(2.0, WIDTH * one.part) if one.bytes else 0.0
-    drawing.bar(0, y + 23, length, 10, axis_colors(report, one.axes), f"{name}: {_amount(one)}")
+    length = max(2.0, WIDTH * traffic.part) if traffic.bytes else 0.0
+    drawing.bar(
+        0, y + 23, length, 10, axis_colors(report, traffic.axes), f"{name}: {_amount(traffic)}"
+    )
 
 
 # --- memory
@@ -121,18 +129,18 @@ def _legend(drawing: Drawing, y: float) -> None:
         x += 6.4 * len(words) + 36
 
 
-def _timeline(drawing: Drawing, y: float, held: Memory) -> None:
+def _timeline(drawing: Drawing, y: float, memory: Memory) -> None:
     """Draw the live bytes from the first operation to the last."""
     high, bottom = 78, y + 92
     drawing.text(0, y + 10, "live values along the program", "soft", size=11)
     drawing.path(f"M0,{bottom + 0.5}H{WIDTH}", "line")
-    points = held.timeline
-    if not held.peak:
+    points = memory.timeline
+    if not memory.peak:
         return
     step = WIDTH / max(1, len(points))
     data = f"M0,{bottom}"
     for number, (_, bytes_) in enumerate(points):
-        data += f"V{bottom - (high - 12) * bytes_ / held.peak:.1f}H{(number + 1) * step:.1f}"
+        data += f"V{bottom - (high - 12) * bytes_ / memory.peak:.1f}H{(number + 1) * step:.1f}"
     drawing.path(f"{data}V{bottom}Z", "made", stroke="none", fill="currentColor")
     top = max(range(len(points)), key=lambda number: points[number][1])
     x = (top + 0.5) * step

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 
 from ..data import MeshAxis
 from ..facts import ReportData
+from ..units import some
 from .draw import Drawing, axis_color
 
 WIDTH = 260
@@ -60,11 +61,11 @@ class Grid:
         return x, y, self.cell - self.gap, self.high - self.gap
 
     def joined(
-        self, row: int, column: int, down: int, across: int, held: dict[tuple[int, int], Part]
+        self, row: int, column: int, down: int, across: int, parts: dict[tuple[int, int], Part]
     ) -> bool:
         """Return whether a device holds the same part as its neighbour in the same block."""
         cell, neighbour = (row, column), (row + down, column + across)
-        if neighbour not in held or held[cell] != held[neighbour]:
+        if neighbour not in parts or parts[cell] != parts[neighbour]:
             return False
         step = self.rows[neighbour[0]].offset - self.rows[row].offset
         step += self.columns[neighbour[1]].offset - self.columns[column].offset
@@ -159,13 +160,6 @@ def _spaced(places: list[tuple[dict[str, int] | None, bool]], step: float) -> li
         spaced.append(Place(position, offset))
         offset += step
     return spaced
-
-
-def some(size: int, most: int) -> list[int | None]:
-    """Return the coordinates to draw: all, or the first ones, None and the last."""
-    if size <= most:
-        return list(range(size))
-    return [*range(most - 2), None, size - 1]
 
 
 def _left_out(grid: Grid) -> Iterator[tuple[int, int]]:

@@ -1,4 +1,4 @@
-"""Walls that the kernel enforces: what a solution can see, call and use up.
+"""Isolation enforced by the kernel: what a solution can read, call and consume.
 
 view         the files it can read: Python, the installed packages, and not the exercises
 namespaces   no other process, no network, no other file: the kernel's own calls, or bubblewrap
@@ -21,40 +21,40 @@ from .view import WORK, ReadablePaths
 
 @dataclasses.dataclass(frozen=True)
 class Walls:
-    """Which walls stand around a solution."""
+    """The walls in effect around a solution."""
 
     namespaces: str = ""
-    """How they were made: `unshare`, `bubblewrap`, or nothing."""
+    """How the namespaces were created: `unshare`, `bubblewrap`, or empty if there are none."""
     landlock: int = 0
     """The version of the kernel's interface; 0 for none."""
     seccomp: bool = False
 
     @property
     def closed(self) -> bool:
-        """Whether files, processes and the network are all out of reach."""
+        """Whether files, processes and the network are all inaccessible."""
         return self.seccomp and bool(self.namespaces or self.landlock)
 
     @property
     def names(self) -> list[str]:
-        """What stands, for people."""
-        found = [f"namespaces ({self.namespaces})"] if self.namespaces else []
-        found += [f"Landlock (version {self.landlock})"] if self.landlock else []
-        return found + ["seccomp"] * self.seccomp
+        """The walls in effect, as text."""
+        names = [f"namespaces ({self.namespaces})"] if self.namespaces else []
+        names += [f"Landlock (version {self.landlock})"] if self.landlock else []
+        return names + ["seccomp"] * self.seccomp
 
 
 ALL = ("unshare", "bubblewrap", "landlock", "seccomp")
-"""The walls by name, to leave them out."""
+"""The names of the walls, for the option to leave them out."""
 
 
 class Confinement:
-    """What is prepared once and applied to each process that runs a solution."""
+    """The walls, prepared once and applied to each process that runs a solution."""
 
     def __init__(
         self, view: ReadablePaths, base: str, namespaces: str, without: Collection[str] = ()
     ):
         version = 0 if "landlock" in without else landlock.version()
         self.walls = Walls(namespaces, version, "seccomp" not in without and seccomp.supported())
-        # Only our own mount has a limit to the bytes and the number of its files.
+        # Only a mount of our own limits the size and the number of files.
         self.writable = namespaces == "unshare"
         self.rules: landlock.Ruleset | None = None
         if self.walls.landlock:
@@ -70,7 +70,7 @@ class Confinement:
                 self.rules.allow_reading([base])
 
     def apply(self) -> None:
-        """Close the walls around this process, which has one thread. There is no way back."""
+        """Apply the walls to this process, which has one thread. This cannot be undone."""
         _drop_capabilities()
         prctl(38, 1)  # PR_SET_NO_NEW_PRIVS
         if self.rules is not None:
@@ -86,7 +86,7 @@ def _drop_capabilities() -> None:
 
 
 def words(walls: Walls) -> str:
-    """Return what stands and what is missing, in a sentence."""
+    """Return a sentence about the walls in effect and the missing ones."""
     missing = [
         name
         for name, there in (

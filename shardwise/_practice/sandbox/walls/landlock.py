@@ -18,7 +18,7 @@ _READING = _EXECUTE | _READ | _LIST
 _WRITING = _READING | _WRITE | _REMOVE_DIR | _REMOVE_FILE | _MAKE_DIR | _MAKE_FILE | _TRUNCATE
 _OF_FILES = _EXECUTE | _WRITE | _READ | _TRUNCATE
 _HANDLED = {1: 13, 2: 14, 3: 15, 4: 15}
-"""By version of the interface, how many rights over files it knows; 16 from the fifth on."""
+"""The number of file rights in each version of the interface; 16 from the fifth on."""
 
 
 def version() -> int:
@@ -30,7 +30,7 @@ def version() -> int:
 
 
 class Ruleset:
-    """Which files may be read, listed and written; everything else is denied once it is applied."""
+    """The files that may be read, listed and written; all others are denied once it is applied."""
 
     def __init__(self) -> None:
         abi = version()
@@ -49,17 +49,17 @@ class Ruleset:
         )
 
     def allow_reading(self, paths: Iterable[str]) -> None:
-        """Allow to read files, and what is below folders."""
+        """Allow reading files, and everything below folders."""
         for path in paths:
             self._add(path, _READING)
 
     def allow_listing(self, paths: Iterable[str]) -> None:
-        """Allow to list folders and those below them, without reading what is inside."""
+        """Allow listing folders and those below them, but not reading their files."""
         for path in paths:
             self._add(path, _LIST)
 
     def allow_writing(self, path: str) -> None:
-        """Allow to change a file, or what is below a folder."""
+        """Allow changing a file, or everything below a folder."""
         self._add(path, _WRITING)
 
     def _add(self, path: str, rights: int) -> None:
@@ -80,5 +80,5 @@ class Ruleset:
                 os.close(file)
 
     def apply(self) -> None:
-        """Restrict this thread and those it makes. There is no way back."""
+        """Restrict this thread and the threads it starts. This cannot be undone."""
         call("landlock_restrict_self", ctypes.c_int(self.file), ctypes.c_uint(0))

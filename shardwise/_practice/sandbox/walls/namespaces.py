@@ -1,4 +1,4 @@
-"""A process that has no other process, no network and no files but those of a view.
+"""Namespaces: a process without other processes, network and files except those of a view.
 
 The kernel's own calls build it: new user, mount, pid, network, ipc and uts namespaces, a root of
 bind mounts, and nothing of the old one. Some distributions allow that to chosen programs only;
@@ -42,7 +42,7 @@ def bubblewrap(view: ReadablePaths, size: int) -> list[str]:
 
 
 def _works(command: list[str]) -> bool:
-    """Return whether Python starts inside: containers and distributions forbid it in many ways."""
+    """Return whether Python starts inside: many containers and distributions forbid it."""
     try:
         ended = subprocess.run(
             [*command, sys.executable, "-I", "-S", "-c", ""],
@@ -57,16 +57,16 @@ def _works(command: list[str]) -> bool:
 
 
 def enter(view: ReadablePaths, base: str, size: int) -> None:
-    """Go on in namespaces of our own; `base` is an empty folder to build the new root on.
+    """Enter new namespaces; `base` is an empty folder for the new root.
 
     Returns in a new process, the first of its pid namespace. The calling process waits for it and
     ends with it. Raises OSError, in the calling process, where the kernel does not allow it.
     """
     uid, gid = os.getuid(), os.getgid()
-    ready, done = os.pipe()
-    child = os.fork()  # a trial that fails must leave this process as it was
+    ready, finished = os.pipe()
+    child = os.fork()  # a failure must leave this process unchanged
     if child:
-        os.close(done)
+        os.close(finished)
         if not os.read(ready, 1):
             os.waitpid(child, 0)
             os.close(ready)
@@ -78,15 +78,15 @@ def enter(view: ReadablePaths, base: str, size: int) -> None:
         prctl(1, int(signal.SIGKILL))  # PR_SET_PDEATHSIG: end with the process that waits
         first = os.fork()
         if first:
-            os.close(done)
+            os.close(finished)
             os._exit(_ending(os.waitpid(first, 0)[1]))
         prctl(1, int(signal.SIGKILL))
         _build_root(view, base, size)
-        os.write(done, b".")
+        os.write(finished, b".")
     except OSError:
         os._exit(1)
     os.close(ready)
-    os.close(done)
+    os.close(finished)
 
 
 def _ending(status: int) -> int:
@@ -95,7 +95,7 @@ def _ending(status: int) -> int:
 
 
 def _map_user(uid: int, gid: int) -> None:
-    """Keep the same user and group inside, and no other."""
+    """Map only the current user and group into the namespace."""
     for name, text in (
         ("setgroups", "deny"),
         ("uid_map", f"{uid} {uid} 1"),
@@ -131,7 +131,7 @@ def _build_root(view: ReadablePaths, base: str, size: int) -> None:
 
 
 def _place(path: str, base: str) -> str:
-    """Make the folder or empty file that a path is mounted on."""
+    """Create the folder or empty file that a path is mounted on."""
     place = base + path
     if os.path.isdir(path):
         os.makedirs(place, exist_ok=True)
@@ -145,6 +145,6 @@ def _place(path: str, base: str) -> str:
 def _mount(
     source: str | None, target: str, kind: str | None, flags: int, data: str | None = None
 ) -> None:
-    encoded = [None if one is None else one.encode() for one in (source, target, kind)]
+    encoded = [None if text is None else text.encode() for text in (source, target, kind)]
     text = None if data is None else data.encode()
     call("mount", *encoded, ctypes.c_ulong(flags), text)

@@ -1,4 +1,4 @@
-"""The system calls that computing needs, and no others: a seccomp filter.
+"""A seccomp filter that allows only the system calls that computing needs.
 
 `syscalls.COMPUTING` names what is allowed; everything else fails with EPERM. That leaves out
 sockets, other processes (`clone` makes threads only), signals to others, `execve`, mounts,
@@ -42,7 +42,7 @@ def supported() -> bool:
 
 
 def apply(creating: bool = True) -> None:
-    """Allow this thread, and the threads it makes, what computing needs. There is no way back.
+    """Restrict this thread and the threads it starts to these system calls. This cannot be undone.
 
     Without `creating`, no file or folder can be made, for where nothing else limits their number.
     """
@@ -75,14 +75,14 @@ def _program(creating: bool) -> bytes:
         lines += _rule(name, _one_of(argument, values))
     threads = [_line(_LOAD, 16), _line(_SET, CLONE_THREAD, 0, 1), _line(_RETURN, _ALLOW)]
     lines += _rule("clone", [*threads, _line(_RETURN, _ERRNO | _EPERM)])
-    # The flags of clone3 lie in memory, where a filter cannot look: libc falls back to clone.
+    # A filter cannot read the flags of clone3, which are in memory: libc falls back to clone.
     lines += _rule("clone3", [_line(_RETURN, _ERRNO | _ENOSYS)])
     lines.append(_line(_RETURN, _ERRNO | _EPERM))
     return b"".join(lines)
 
 
 def _arguments() -> Mapping[str, tuple[int, Iterable[int]]]:
-    """Return the calls that are allowed with some values of one argument: which, and the values."""
+    """Return the calls that are allowed only with some values of an argument: index and values."""
     return {
         "fcntl": (1, FCNTL),
         "ioctl": (1, IOCTL),

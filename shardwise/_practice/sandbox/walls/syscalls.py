@@ -38,7 +38,7 @@ copy_file_range 326 285; sendfile 40 71; wait4 61 260; waitid 247 95; alarm 37 -
 getitimer 36 102; timer_create 222 107; timer_settime 223 110; timer_gettime 224 108;
 timer_delete 226 111; timer_getoverrun 225 109; pause 34 -; get_mempolicy 239 236
 """
-"""What computing needs: name, number on x86_64, number on aarch64 (- where there is none)."""
+"""The system calls for computing: name, number on x86_64 and on aarch64 (- if missing)."""
 
 _OTHERS = """
 fcntl 72 25; clone 56 220; clone3 435 435; prlimit64 302 261; tgkill 234 131; ioctl 16 29;
@@ -46,7 +46,7 @@ prctl 157 167; mount 165 40; umount2 166 39; pivot_root 155 41; unshare 272 97;
 mount_setattr 442 442; capset 126 91; landlock_create_ruleset 444 444; landlock_add_rule 445 445;
 landlock_restrict_self 446 446
 """
-"""What the walls are made of, or let pass with some arguments only."""
+"""The system calls that build the walls, or are allowed only with some arguments."""
 
 _COLUMN = {"x86_64": 1, "aarch64": 2, "arm64": 2}.get(platform.machine())
 
@@ -78,7 +78,7 @@ def call(name: str, *args: object) -> int:
 def prctl(option: int, *args: object) -> int:
     """Call prctl; raise OSError if it fails."""
     padded = [*args, 0, 0, 0, 0][:4]
-    longs = [ctypes.c_ulong(one) if isinstance(one, int) else one for one in padded]
+    longs = [ctypes.c_ulong(value) if isinstance(value, int) else value for value in padded]
     return check(_libc().prctl(ctypes.c_int(option), *longs), "prctl")
 
 

@@ -1,4 +1,4 @@
-"""What a solution can see of the disk: Python, the installed packages and a few system files."""
+"""The files that a solution can read: Python, the installed packages, a few system files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LIBRARIES = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/nix
 SYSTEM = ("/etc/ld.so.cache", "/proc/cpuinfo", "/proc/meminfo", "/sys/devices/system/cpu")
 DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
 WORK = "/judged"
-"""Where solutions run inside a mount namespace of their own: a small file system in memory."""
+"""The working folder of solutions in a mount namespace: a small file system in memory."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,11 +29,11 @@ class ReadablePaths:
     @classmethod
     def of_this_python(cls, hidden: tuple[str, ...] = ()) -> ReadablePaths:
         """Return what Python and its packages need, without the exercises and `hidden`."""
-        found = [sys.base_prefix, sys.prefix, str(OWN), *LIBRARIES, *SYSTEM]
-        found += filter(None, os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep))
-        found += [os.path.dirname(os.path.realpath(sys.executable)), *site.getsitepackages()]
-        found += [path for path in sys.path if _is_installed(path)]
-        whole = {os.path.realpath(path) for path in found} | {os.path.abspath(p) for p in found}
+        paths = [sys.base_prefix, sys.prefix, str(OWN), *LIBRARIES, *SYSTEM]
+        paths += filter(None, os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep))
+        paths += [os.path.dirname(os.path.realpath(sys.executable)), *site.getsitepackages()]
+        paths += [path for path in sys.path if _is_installed(path)]
+        whole = {os.path.realpath(path) for path in paths} | {os.path.abspath(p) for p in paths}
         there = [path for path in whole if os.path.exists(path) and path != "/"]
         secret = {os.path.realpath(path) for path in (str(EXERCISES), *hidden)}
         return cls(tuple(_outermost(there)), tuple(_outermost(list(secret))))
@@ -49,7 +49,7 @@ class ReadablePaths:
         return [path for path in self.hidden if _below(path, self.readable) and os.path.isdir(path)]
 
     def parts(self) -> tuple[list[str], list[str]]:
-        """Return paths to read that leave out what is hidden, and the folders around it."""
+        """Return the readable paths without the hidden ones, and the folders around those."""
         read: list[str] = []
         around: list[str] = []
         for path in self.readable:
@@ -60,7 +60,7 @@ class ReadablePaths:
         real = os.path.realpath(path)
         if _below(real, self.hidden):
             return
-        if not any(_below(one, (real,)) for one in self.hidden):
+        if not any(_below(folder, (real,)) for folder in self.hidden):
             read.append(path)
             return
         around.append(path)
@@ -84,7 +84,7 @@ def _outermost(paths: list[str]) -> Iterator[str]:
 
 
 def _below(path: str, folders: tuple[str, ...]) -> bool:
-    return any(path == one or path.startswith(one + os.sep) for one in folders)
+    return any(path == folder or path.startswith(folder + os.sep) for folder in folders)
 
 
 def _children(path: str) -> list[str]:

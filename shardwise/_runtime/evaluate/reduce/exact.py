@@ -29,9 +29,9 @@ class ExactSum:
         numerator, denominator = value.as_integer_ratio()
         self.units += numerator << (_UNIT + 1 - denominator.bit_length())
 
-    def over(self, other: ExactSum) -> float:
+    def over(self, weights: ExactSum) -> float:
         """Return the quotient of two exact sums, rounded once; NaN if the other is zero."""
-        return _divide(self.units, other.units) if other.units else math.nan
+        return _divide(self.units, weights.units) if weights.units else math.nan
 
     def __float__(self) -> float:
         return _divide(self.units, 1 << _UNIT)

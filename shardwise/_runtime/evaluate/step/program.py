@@ -1,10 +1,11 @@
 """The step: `fn` and the reduction of its output, as one compiled program for all lanes.
 
-The program is a `shard_map` over the data axis without a single collective: each lane runs the
-same code on a batch of the same shape. One compile therefore serves every lane and every step, and
-a lane computes the same bits whether it has neighbours or not. (`jit` called once per device would
-compile once per device.) `check_vma` is off: nothing is reduced over the axis, and with it on, an
-ordinary `scan` inside `fn` would need a `pcast`.
+The program is a `shard_map` over the data axis without a single collective: each lane (a position
+along that axis, with its devices) runs the same code on a batch of the same shape. One compile
+therefore serves every lane and every step, and a lane computes the same bits whether it has
+neighbours or not. (`jit` called once per device would compile once per device.) `check_vma` is off:
+nothing is reduced over the axis, and with it on, an ordinary `scan` inside `fn` would need a
+`pcast`.
 """
 
 from __future__ import annotations

@@ -41,11 +41,11 @@ def on_host(named: dict[str, Any]) -> dict[str, np.ndarray]:
     return {n: x.copy() if _shares_memory(named[n]) else x for n, x in fetched.items()}
 
 
-def rebuild(like: Any, names: list[str], found: dict[str, Any]) -> Any:
+def rebuild(like: Any, names: list[str], stored: dict[str, Any]) -> Any:
     """Return a tree like another one, of arrays by name; empty arrays are not stored."""
     leaves, structure = jax.tree.flatten(like)
     new = [
-        _as_leaf(leaf, found[name]) if leaf.size else leaf
+        _as_leaf(leaf, stored[name]) if leaf.size else leaf
         for name, leaf in zip(names, leaves, strict=True)
     ]
     return jax.tree.unflatten(structure, new)
@@ -64,7 +64,7 @@ def _plain(leaf: Any) -> Any:
     return jax.random.key_data(leaf) if _is_key(leaf) else leaf
 
 
-def _as_leaf(leaf: Any, found: Any) -> Any:
+def _as_leaf(leaf: Any, value: Any) -> Any:
     if _is_key(leaf):
-        return jax.random.wrap_key_data(found, impl=jax.random.key_impl(leaf))
-    return found
+        return jax.random.wrap_key_data(value, impl=jax.random.key_impl(leaf))
+    return value

@@ -282,7 +282,7 @@ class Checkpoints:
         arrays = self._files.arrays(step, record, like)
         return Restored(step, arrays, record.position, record.sealed()["crc"])
 
-    def _set_aside(self, unusable: dict[int, Unusable], taken: int) -> None:
+    def _set_aside(self, unusable: dict[int, Unusable], start: int) -> None:
         reports = []
         for step, error in unusable.items():
             path = self._files.set_aside(step, error.kind)
@@ -290,9 +290,9 @@ class Checkpoints:
                 f"checkpoint {step} is {error.kind} ({error}); it is kept as {path.name}"
             )
         damaged = [step for step, error in unusable.items() if error.kind == "damaged"]
-        redone = f": {max(damaged) - taken} steps are done again" if damaged else ""
+        redone = f": {max(damaged) - start} steps are done again" if damaged else ""
         warn(
-            f"{self.folder}: {'; '.join(reports)}. The training resumes from step {taken}{redone}."
+            f"{self.folder}: {'; '.join(reports)}. The training resumes from step {start}{redone}."
         )
 
     def _none_left(self, unusable: dict[int, Unusable]) -> ShardwiseError:

@@ -214,8 +214,8 @@ def spread(arrays: Any, sharding: NamedSharding) -> Any:
     return jax.tree.unflatten(structure, new)
 
 
-def _refuse_unlike(found: list[np.ndarray], arrays: Any, here: list[int]) -> None:
-    sums = [zlib.crc32(np.ascontiguousarray(x).tobytes()) for x in found]
+def _refuse_unlike(leaves: list[np.ndarray], arrays: Any, here: list[int]) -> None:
+    sums = [zlib.crc32(np.ascontiguousarray(x).tobytes()) for x in leaves]
     gathered = others.gather_json(sums, "the same arrays")
     paths = [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(arrays)]
     for number, checksums in enumerate(gathered):

@@ -17,9 +17,9 @@ import numpy as np
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 
 from .... import _jax
-from ...._base.errors import ShardingError, a_type, listed
+from ...._base.errors import ShardingError, a_type, did_you_mean, listed
 from ...._base.numbers import changes, dtype_remedy, to_device_dtype
-from ...._mesh import MeshLike, is_count, near, one_mesh
+from ...._mesh import MeshLike, is_count, one_mesh
 from ...hosts.find import require_joined
 
 
@@ -77,7 +77,7 @@ def lay_out(mesh: MeshLike | None, axis: str | None, accumulate: int) -> BatchLa
             f"axis {axis!r} is not an axis of the mesh, {names}",
             where="argument 'axis'",
             rule="The rows of a batch are split over one axis of the mesh.",
-            remedy=near(str(axis), names) or f"axis={names[0]!r}",
+            remedy=did_you_mean(str(axis), names, 0.5) or f"axis={names[0]!r}",
         )
     if not is_count(accumulate):
         raise ShardingError(

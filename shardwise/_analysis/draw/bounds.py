@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..._program import Atom, Body, Cond, Leaf, Op, Scan, Split, Var, While, primitives
+from ..._program.liveness import ancestors
 from ..._program.primitives import COMPARISONS
-from .flow import ancestors
 
 KEEPS = primitives.names(
     lambda p: (

@@ -6,7 +6,7 @@ import copy
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -20,16 +20,13 @@ from ..._engine.lower import DivergenceWatch, Pace, StackedValue, explain_diverg
 from ..._engine.tracing import Traced, Tracing
 from ..._jax.virtual import under
 from ..._meaning import step
-from ..._mesh import abstract
+from ..._mesh import Axis, abstract, words
 from ..._program import Atom, Body, Op, Scan, Var, walk
-from ..lift import Lifted, lift, widened
-from ..lift import rounds as rounds_to_integers
+from .body import Lifted, lift
 from .cache import compiled
-from .compare import Tolerance, wide
-from .options import words
-from .ranges import are_vast, asks_for_nan, short_range, wrapping
-from .relate import Beside, ValueOnMesh
-from .twins import comparable
+from .extremes import are_vast, asks_for_nan, short_range, wrapping
+from .quantities import rounds as rounds_to_integers
+from .widths import wide, widened
 
 ALL = Pace(1 << 30)
 """All shards at once, since programs that are checked are small."""
@@ -50,6 +47,25 @@ QUICKLY: dict[str, Any] = {
 """Compiler options that halve XLA's compile time on CPU."""
 
 
+@dataclasses.dataclass(frozen=True)
+class ValueOnMesh:
+    """A value on all devices: a leading dimension for each axis over which it differs."""
+
+    array: np.ndarray
+    axes: tuple[Axis, ...] = ()
+
+    @property
+    def first(self) -> np.ndarray:
+        """The value on device 0, which JAX returns for a result declared the same everywhere."""
+        return self.array[(0,) * len(self.axes)]
+
+    @property
+    def rows(self) -> np.ndarray:
+        """The value of each device, one row per device."""
+        lead, local = self.array.shape[: len(self.axes)], self.array.shape[len(self.axes) :]
+        return self.array.reshape((math.prod(lead), *local))
+
+
 class Run:
     """A function on one mesh: its program and its results."""
 
@@ -62,7 +78,6 @@ class Run:
         self.program = self.traced.program
         self.stuck_at: Op | None = None
         """The operation at which devices wait forever, once a run showed that."""
-        self._beside: tuple[Beside, Mapping[Var, Var]] | None = None
         self._perturbed: dict[float, list[list[np.ndarray]]] = {}
         executables = like._executables if like is not None and like.program is self.program else {}
         self._executables: dict[Any, Callable[..., Any]] = executables
@@ -242,50 +257,10 @@ class Run:
             return True
         return are_vast([*self.traced.plain, *self.results()])
 
-    # --- comparison
-
-    def beside(self, base: Run) -> tuple[Beside, Mapping[Var, Var]]:
-        """Return values on the way to the results, each with that of its twin, and the twins."""
-        if self._beside is None:
-            twins = dict(comparable(self.body, base.body))
-            values = self.observe([*twins])
-            twin_values = base.observe([*twins.values()])
-            rows = zip(twins, values, twin_values, strict=True)
-            self._beside = {var: (value, twin.first) for var, value, twin in rows}, twins
-        return self._beside
-
-    def limits(
-        self, runs: Sequence[Run], rtol: float | None, atol: float | None, eps: Sequence[float]
-    ) -> list[Tolerance]:
-        """Return the tolerance of each result, for this program and for it on other meshes.
-
-        `eps` are the spacings of the dtypes in which the expected values were computed.
-        """
-        comparable_runs = [run for run in [self, *runs] if run.traced.tree == self.traced.tree]
-        eps_by_run = [[run.lifted.eps(atom) for atom in run.body.outs] for run in comparable_runs]
-        wide = [dtype in (np.float64, np.complex128) for dtype in self.dtypes]
-        rows = zip(zip(*eps_by_run, eps, strict=True), wide, strict=True)
-        return [Tolerance(rtol, atol, max(row_eps), is_wide) for row_eps, is_wide in rows]
-
     @property
     def dtypes(self) -> list[Any]:
         """The declared dtypes of the results, as NumPy dtypes."""
         return [_plain_dtype(aval.dtype) for aval in self.program.avals]
-
-
-@dataclasses.dataclass(frozen=True)
-class Wanted:
-    """What a result should be: its value in float64 and its declared dtype."""
-
-    value: np.ndarray
-    dtype: Any
-    eps: float = 0.0
-    """The spacing of the dtype in which it was computed; 0 for float64."""
-    index: int = 0
-    run: Run | None = None
-    """The program that computes it, if that is a reference."""
-    is_value: bool = False
-    """Whether the user passed it as a value."""
 
 
 def plain(x: Any) -> Any:

@@ -26,8 +26,8 @@ from ..._engine.nnx_objects import is_object
 from ..._engine.tracing import Traced, Tracing
 from ..._jax.types import unplaced
 from ..._program import Split, Var
+from ..lift import Run
 from .bounds import bounds, compared, met, missing
-from .running import Run
 
 SOME, WIDE = 10, 100_000
 """Upper bounds of integers whose use sets none: for most of them, and for some."""

@@ -16,13 +16,8 @@ import numpy as np
 
 from ... import _jax
 from ..._program import Body, primitives, walk
-from ..lift import eps_of
-
-NARROW = 2
-"""The largest size in bytes of integers that are expected to wrap around."""
-
-SHORT_RANGE = 1e30
-"""Dtypes with a smaller maximum may overflow in sums of ordinary numbers."""
+from .ranges import FAR, NARROW
+from .widths import eps_of
 
 ADDS = primitives.names(lambda p: p.combines in ("sum", "prod") and not p.pointwise)
 """Operations that add up or multiply as many numbers as a device holds."""
@@ -32,7 +27,7 @@ def short_range(body: Body) -> Any:
     """Return a dtype of the program with a range far below float32's, such as float16, or None."""
     outputs = (var for op in walk(body.ops) for var in op.outs)
     kinds = {var.dtype for var in (*body.ins, *outputs) if eps_of(var.dtype)}
-    return min((kind for kind in kinds if _largest(kind) < SHORT_RANGE), key=_largest, default=None)
+    return min((kind for kind in kinds if _largest(kind) < FAR), key=_largest, default=None)
 
 
 def wrapping(body: Body, values: Iterable[Any], devices: int) -> Any:

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 import jax.numpy as jnp
 import numpy as np
 
-from .draw import How, Special
+from .arguments import How, Special
 
 
 def special_ways(numbers: Iterable[float]) -> list[How]:

@@ -34,12 +34,11 @@ from ..._program import (
     twin,
     walk,
 )
+from ..._program.liveness import carried, needed
 from ..._program.primitives import of
-from ..lift import eps_of
+from ..lift import Run, eps_of
+from .arguments import DrawnArguments
 from .bounds import literal
-from .draw import DrawnArguments
-from .flow import carried, needed
-from .running import Run
 from .special import special_ways
 
 Flags = dict[int, Var]
