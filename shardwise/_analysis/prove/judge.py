@@ -16,7 +16,7 @@ from ..._base.errors import name_of
 from ..._meaning import Gap
 from ..._mesh import AbstractMesh, Axis, axes_of, words
 from ..._program import collectives_in, is_sharded
-from ..check import Every, cause, place_of, ratios, split_silenced
+from ..check import Every, cause, ratios
 from ..compiler.outside import checked_part
 from ..faults import (
     MEANING,
@@ -27,6 +27,8 @@ from ..faults import (
     NothingCompared,
     UnusedAxis,
     grouped,
+    place_of,
+    split_silenced,
 )
 from .numbers import LIMIT, Numbers
 from .proof import PROVED, REFUTED, UNKNOWN, Proof, Result
