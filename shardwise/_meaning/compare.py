@@ -246,7 +246,7 @@ def _below(want: Scaled, got: Scaled) -> list[tuple[Scaled, Scaled]] | None:
         return _sums(want, got)
     if alike and s.op in FREE:
         return None
-    if alike and s.params == t.params and a == b:
+    if alike and s.params == t.params and a == b and len(s.kids) == len(t.kids):
         return _unordered(s, t) if T.of(s.op).commutes else list(zip(s.kids, t.kids, strict=True))
     if _one_operand(s, t):
         return [((a, s.kids[0][1]), (b, t.kids[0][1]))]

@@ -17,6 +17,7 @@ from . import finite
 from . import term as T
 from .algebra import ANY, ORDER, RING
 from .align import align
+from .bits import dtype_of
 from .elementwise import (
     check_product,
     not_dropped,
@@ -153,6 +154,8 @@ def largest(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     dims = with_dim(v.dims, d, uncut(op.outs[0].shape[d]))
     shape = whole_shape(dims, v.hidden)
     options = {key: value for key, value in op.params.items() if key not in DIMENSIONS}
+    if T.of(op.name).fixed_dtype:
+        options["operand"] = str(dtype_of(op.ins[0]))
     params = (frozen(options), d + len(v.hidden))
     return [
         v.having(T.function(op.name, (*params, i), [v.scaled], shape), dims=dims) for i in range(2)

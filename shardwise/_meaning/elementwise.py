@@ -360,6 +360,8 @@ def by_element(w: Notes, op: Leaf, ins: list[Value], name: str) -> list[Value]:
     if row.bits or (kind_of(dtype) == NARROW and not exact):
         # Conversions leave the term unchanged, so a result that wraps around has to name its dtype.
         settings["operand"] = str(dtype)
+    if row.fixed_dtype:
+        settings["result"] = str(op.outs[0].dtype)
     params = frozen(settings)
     if len(op.outs) == 1:
         return [like.having(T.elementwise(name, params, terms, terms[0][1].shape))]

@@ -15,7 +15,9 @@ import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from .._program import Atom, Body, Leaf, Op, Scan, Var
+import numpy as np
+
+from .._program import Atom, Body, Leaf, Lit, Op, Scan, Var
 from .._program.primitives import ADDITIONS
 from .signature import ContiguousBlock, Numbering, users, window
 from .summed import adding_loops, like_of, made_leaf, sums_in, zeros_of
@@ -135,6 +137,11 @@ class _Roller:
                     lambda v, o=total, g=axis: o.finish(v, g),
                 )
             elif leaf.name == "concatenate" and leaf.params["dimension"] in total.op.params["axes"]:
+                if (
+                    len({np.shape(a.value) if isinstance(a, Lit) else a.shape for a in leaf.ins})
+                    > 1
+                ):
+                    continue  # summands of different sizes cannot be added before the sum
                 yield _Chain(total.op, at, [*leaf.ins], lambda v, o=total: o.finish(v, None))
 
     def leaves(self, root: Leaf, inside: set[int]) -> list[Atom]:
@@ -325,6 +332,10 @@ def _side_by_side(parts: list[ContiguousBlock]) -> int:
         if part.starts != want or part.sizes != first.sizes:
             raise _Fails
     return d
+
+
+def _shape(atom: Atom) -> Sequence[int]:
+    return np.shape(atom.value) if isinstance(atom, Lit) else atom.shape
 
 
 def _renaming(op: Op) -> Callable[[Var], list[Op]]:

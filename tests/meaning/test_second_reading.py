@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from jax.sharding import PartitionSpec as P
 
 from .test_classes import COUNT, SOME_NAN, D, Program, R
 
@@ -56,6 +57,41 @@ def largest_written_out(x):
 def without_nan(largest):
     return lambda x: jnp.where(jnp.isnan(largest(x)), 1.0, x)
 
+
+def batched(x, y):
+    """One product of a matrix and a vector for each row of y, which is dimension 1 of x."""
+    return lax.dot_general(x, y, (((2,), (1,)), ((1,), (0,))))
+
+
+def gamma(x, dtype):
+    keys = jax.random.split(jax.random.key(0), len(x))
+    draw = jax.vmap(functools.partial(jax.random.gamma, dtype=dtype))
+    return draw(keys, x.astype(dtype)).astype(x.dtype)
+
+
+MASK = np.where(np.eye(4).repeat(2, 1), np.float32(-np.inf), 0).astype(np.float32)
+SCORES, VALUES = GRID[:8].T, GRID[8:]
+
+
+def softmax(s):
+    weights = jnp.exp(s - s.max(-1, keepdims=True))
+    return weights / weights.sum(-1, keepdims=True)
+
+
+def own_columns(mask, s):
+    first = lax.axis_index("data") * s.shape[1]
+    return lax.dynamic_slice_in_dim(jnp.asarray(mask), first, s.shape[1], axis=1)
+
+
+def by_columns(s, v):
+    """A softmax of which each device has columns, rescaled from its own largest score."""
+    own = s.max(-1, keepdims=True)
+    largest = lax.pmax(own, "data")
+    weights = jnp.exp(s - own) * jnp.exp(own - largest)
+    return lax.psum(weights @ v, "data") / lax.psum(weights.sum(-1, keepdims=True), "data")
+
+
+CUBE = np.random.default_rng(1).normal(size=(4, 4, 4)).astype(np.float32)
 
 WRONG = {
     # each device's share times zero is NaN where the share is
@@ -110,6 +146,30 @@ WRONG = {
     ),
     # iterations that differ in more than the place of their slices
     "elements of another dimension": Program(by_unstack(1), (R,), R, (GRID[:8],), by_unstack(0)),
+    # a factor in front of a contraction of batches
+    "a factor that is transposed": Program(
+        lambda w, x, y: batched(w[:, :, None] * x, y),
+        *((R, R, R), R, (GRID[:4], CUBE, GRID[4:8]), lambda w, x, y: w * batched(x, y)),
+    ),
+    "summands of another size": Program(
+        lambda x, y: jnp.concatenate([jnp.sin(x[:2]), jnp.sin(x[2:]), y]).sum(),
+        *((R, R), R, (COUNT[:4], COUNT[5:6])),
+        lambda x, y: (jnp.sin(x[:2]) + jnp.sin(x[2:]) + y).sum(),
+    ),
+    # a mask of minus infinity in a constant, and for one device there is nothing else
+    "the largest of what is masked": Program(
+        lambda s, v: by_columns(s + own_columns(MASK, s), v),
+        *((P(None, "data"), D), R, (SCORES, VALUES), lambda s, v: softmax(s + MASK) @ v),
+    ),
+    "the logarithm of a mask": Program(
+        lambda s, v: by_columns(s + jnp.log(own_columns(np.exp(MASK), s)), v),
+        *((P(None, "data"), D), R, (SCORES, VALUES)),
+        lambda s, v: softmax(s + jnp.log(np.exp(MASK))) @ v,
+    ),
+    # the dtype decides what is drawn
+    "gamma of another dtype": Program(
+        lambda x: gamma(x, jnp.bfloat16), (R,), R, (COUNT + 1,), lambda x: gamma(x, jnp.float32)
+    ),
     # a draw without a key
     "numbers from a generator with a state": Program(
         lambda x: x + lax.rng_uniform(0.0, 1.0, (1,)), (D,), D, (COUNT,)
@@ -126,10 +186,31 @@ def test_a_wrong_program_is_not_proved(name):
     assert program.proved() != "proved"
 
 
+UNKNOWN = {
+    "summands of three sizes": (
+        lambda x: jnp.concatenate([jnp.sin(x[:2]), jnp.sin(x[2:4]), x[:3]]).sum(),
+        lambda x: jnp.sin(x).sum(),
+    ),
+    "other numbers of pieces": (
+        lambda x: jnp.concatenate([x[2:], -x[4:5], x[:1]]),
+        lambda x: jnp.concatenate([x[2:], -x[4:6]]),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", UNKNOWN)
+def test_programs_that_cannot_be_matched_are_unknown(name):
+    body, reference = UNKNOWN[name]
+    assert Program(body, (R,), R, (COUNT,), reference).proved() == "unknown"
+
+
 RIGHT = {
     "0 by a number": Program(lambda x: x + jnp.zeros(x.shape) / 4.0, (D,), D, (GRID,), lambda x: x),
     "a share divided by a number": Program(
         lambda x: lax.psum(x.sum() / 16, "data"), (D,), R, (COUNT,)
+    ),
+    "a softmax by columns": Program(
+        by_columns, (P(None, "data"), D), R, (SCORES, VALUES), lambda s, v: softmax(s) @ v
     ),
     "zeros times whole data": Program(
         lambda x: x + jnp.zeros((1, 4)) @ lax.psum(x.sum(0), "data"), (D,), D, (GRID_NAN,)

@@ -32,61 +32,40 @@ from ..._program import (
 )
 from ..._program.collectives import RULES
 from ..._program.liveness import ancestors, carried, dependents, needed
-from ..._program.primitives import UNKNOWN, of
-from .flow import deciding, felt
-from .relate import REDUCE, Agree, Relation, relate
-from .twins import Twins
+from ..._program.primitives import STEPS, UNKNOWN, of
+from .relate import REDUCE, Agree, Beside, Relation, relate
 
 Known = Mapping[Var, Relation]
 """How values relate to their twins."""
 
 
-def relations(body: Body, target: Var, twins: Twins, agree: Agree) -> Known:
+def relations(body: Body, target: Var, beside: Beside, agree: Agree) -> Known:
     """Return how each value on the way to a result relates to its twin, where that is known."""
     ops = ancestors(body, target)
     operands = {target, *(atom for op in ops for atom in op.ins if isinstance(atom, Var))}
-    known = {
-        var: relate(*twins.values[var], agree, _reductions(op, var))
-        for op in ops
-        for var in felt(op, operands)
-        if var in twins.pairs
-    }
-    # One value on one device may have several counterparts on the mesh: the last one counts.
-    last = {twins.pairs[var]: var for var in known}
     return {
-        var: link
-        for var, link in known.items()
-        if link is not Relation.OFF or last[twins.pairs[var]] is var
+        var: relate(*beside[var], agree, _reductions(op, var))
+        for op in ops
+        for var in _felt(op, operands)
+        if var in beside
     }
 
 
 def origin(body: Body, target: Var, known: Known) -> Op | None:
     """Return the operation from which a wrong result starts to depend on the number of devices."""
-
-    def through(*relations: Relation | None) -> list[Op]:
-        return ancestors(body, target, lambda var: known.get(var) in relations)
-
-    def is_off(op: Op) -> bool:
-        return any(known.get(var) is Relation.OFF for var in op.outs)
-
+    unexplained = (None, Relation.OFF, Relation.UNLIKE)
     makers = (op for op in body.ops if not isinstance(op, Leaf))
     data = dependents(body.ops, [*body.ins, *(var for op in makers for var in op.outs)])
-    blamed = through(None, Relation.OFF, Relation.UNLIKE)
     # The index of a device differs between devices by design, and so may the size of a part.
     path = [
-        op for op in blamed if not isinstance(op, Join | AxisIndex) and not data.isdisjoint(op.outs)
+        op
+        for op in ancestors(body, target, lambda var: known.get(var) in unexplained)
+        if not isinstance(op, Join | AxisIndex) and not data.isdisjoint(op.outs)
     ]
-    if op := next((op for op in path if is_same_and_off(op, known)), None):
-        # If a value computed from a wrong array is wrong, the parts of that array are to blame.
-        before = blamed[: blamed.index(op)]
-        joins = (join for join in before if isinstance(join, Join) and join.axes)
-        parts = next((join.ins[0] for join in joins if is_off(join)), None)
-        cause = origin(body, parts, known) if isinstance(parts, Var) else None
-        return cause or op
-    # A value without a twin may correct what came before it.
-    on_path = {*path} if known.get(target) is Relation.OFF else ()
-    certain = [op for op in through(Relation.OFF, Relation.UNLIKE) if op in on_path]
-    op = next((op for op in [*certain, *path] if is_off(op)), next(iter(path), None))
+    if same := next((op for op in path if is_same_and_off(op, known)), None):
+        return same
+    off = (op for op in path if any(known.get(var) is Relation.OFF for var in op.outs))
+    op = next(off, next(iter(path), None))
     return _in_loop(op, known) if op else None
 
 
@@ -121,12 +100,54 @@ def _in_loop(op: Op, known: Known) -> Op:
     off = [i for i, var in enumerate(op.outs[: len(states)]) if known.get(var) is Relation.OFF]
     needs = {i: needed(op.body, op.body.outs[i]) for i in off}
     free = [i for i in off if not any(states[j] in needs[i] for j in off if j != i)]
-    if deciding(op) & {*free}:
+    if _deciding(op) & {*free}:
         return op
     target = op.body.outs[free[0]] if len(free) == 1 else None
     makers = {var: inner for inner in op.body.ops for var in inner.outs}
     maker = makers.get(target) if isinstance(target, Var) else None
     return maker if maker is not None and maker.where.file else op
+
+
+def _deciding(loop: Scan | While) -> set[int]:
+    """Return the indices of the carries that decide whether a loop continues."""
+    if isinstance(loop, Scan):
+        return set()
+    made_of = needed(loop.cond, loop.cond.outs[0])
+    return {i for i, var in enumerate(loop.cond.ins[loop.cond_consts :]) if var in made_of}
+
+
+def _felt(op: Op, used: set[Var]) -> list[Var]:
+    """Return the results of an operation that can make a later result wrong.
+
+    A carry matters if it is used after the loop, or if some iteration passes it on to one that is.
+    An iteration counter matters only after the loop: the count may depend on the number of devices.
+    """
+    if not isinstance(op, Scan | While):
+        return op.outs
+    carries = carried(op)
+    after = {i for i, out in enumerate(op.outs) if out in used}
+    indices = after | _deciding(op)
+    open_ = [*indices]
+    while open_:
+        made_of = needed(op.body, op.body.outs[open_.pop()])
+        more = {i for i, var in enumerate(carries) if var in made_of} - indices
+        indices |= more
+        open_ += more
+    return [op.outs[i] for i in sorted(indices) if i in after or not _counts(op, i)]
+
+
+def _counts(loop: Scan | While, index: int) -> bool:
+    """Return whether a loop does nothing to a carry but add a constant."""
+    path = ancestors(loop.body, loop.body.outs[index])
+    names = [op.name if isinstance(op, Leaf) else "" for op in path]
+    operands = [[isinstance(atom, Var) for atom in op.ins] for op in path]
+    return (
+        any(name in STEPS for name in names)
+        and all(name in (*STEPS, "convert_element_type") for name in names)
+        and all(sum(are_variables) == 1 for are_variables in operands)
+        and all(row[0] for row, name in zip(operands, names, strict=True) if name == "sub")
+        and carried(loop)[index] in path[0].ins
+    )
 
 
 def _reductions(op: Op, var: Var) -> tuple[str, ...]:

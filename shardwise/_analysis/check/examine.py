@@ -80,19 +80,21 @@ def examine(
     seed: int = 0,
     all_meshes: bool = False,
     finite: bool = False,
+    first: Tracing | None = None,
 ) -> Examined:
     """Run `f` on meshes and compare. `options` are `in_specs` and the static arguments.
 
-    With `finite`, no NaN and no other number that the program tests for is drawn.
+    With `finite`, no NaN and no other number that the program tests for is drawn. `first` traces
+    `f` on one device; a caller that has traced it already passes it.
     """
-    in_specs, static = options
     ones = one_device(meshes[0])
-    if reference is not None and not _is_traceable(Tracing(f, ones, in_specs, static), args):
-        ones = meshes[0]  # the program hard-codes a number of devices
     # Drawn values have no sharding, but the shapes that they replace may have one.
-    options = Tracing(f, ones, in_specs, static).specs_of(args), static
-
-    drawing = DrawnArguments(Tracing(f, ones, *options), args)
+    first = first or Tracing(f, ones, *options).specified(args)
+    if reference is not None and not _is_traceable(first, args):
+        ones = meshes[0]  # the program hard-codes a number of devices
+        first = Tracing(f, ones, *options).specified(args)
+    options = first.in_specs, first.static
+    drawing = DrawnArguments(first, args)
 
     def compared(
         seed: int, like: Examined | None = None, given: tuple[Any, ...] | None = None

@@ -1,22 +1,77 @@
-"""How a value on a mesh relates to the same value on one device.
+"""How a value on a mesh relates to its twin, the same value on one device.
 
-A value is *right* when every device holds the value of one device, or its part of it; it is a
-*share* when it becomes right by a reduction over devices; else it is off.
+The two programs are the same list of operations with other sizes, so that operations are matched by
+their place in the source. A value is *right* when every device holds the value of one device, or
+its part of it; it is a *share* when it becomes right by a reduction over devices; else it is off.
 """
 
 from __future__ import annotations
 
+import difflib
 import enum
+import functools
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..lift import ValueOnMesh
+from ..._program import Atom, Body, Collective, Leaf, Op, Var, live
+from ..lift import Run, ValueOnMesh
 
 Agree = Callable[[Any, Any], bool]
+
+Beside = Mapping[Var, tuple[ValueOnMesh, np.ndarray]]
+"""Values on the mesh, each with its twin on one device."""
+
+LIMIT = 1 << 24
+"""At most this many bytes of values are compared."""
+
+
+@functools.lru_cache(maxsize=1)
+def beside(run: Run, base: Run) -> Beside:
+    """Return the values on the way to the results that have a twin, as computed by both runs."""
+    twins = twins_of(run.body, base.body)
+    rows = zip(twins, run.observe([*twins]), base.observe([*twins.values()]), strict=True)
+    return {var: (value, twin.first) for var, value, twin in rows}
+
+
+def twins_of(body: Body, ones: Body) -> dict[Var, Var]:
+    """Return the values worth comparing, each with the same value in the program on one device."""
+    used = {out for op in live(body.ops, body.outs) for out in op.outs}
+    keys = [_key(op) for op in body.ops], [_key(op) for op in ones.ops]
+    twins: dict[Var, Var] = {}
+    size = 0
+    for a, b, count in difflib.SequenceMatcher(None, *keys, autojunk=False).get_matching_blocks():
+        ops = zip(body.ops[a : a + count], ones.ops[b : b + count], strict=True)
+        for var, twin in (pair for row in ops for pair in _pairs(*row)):
+            if not isinstance(var, Var) or not isinstance(twin, Var) or var.dtype != twin.dtype:
+                continue
+            if var in used and var not in twins and not _is_random(var.dtype):
+                size += var.bytes * math.prod(axis.size for axis in var.axes)
+                if size <= LIMIT:
+                    twins[var] = twin
+    return twins
+
+
+def _pairs(op: Op, twin: Op) -> list[tuple[Atom, Atom]]:
+    """Pair the results and operands of two operations; operands may be made in different ways."""
+    ins = zip(op.ins, twin.ins, strict=True) if len(op.ins) == len(twin.ins) else ()
+    return [*zip(op.outs, twin.outs, strict=True), *ins]
+
+
+def _is_random(dtype: Any) -> bool:
+    """Return whether a dtype is that of keys or random bits: there are many, and all differ."""
+    return jnp.issubdtype(dtype, jax.dtypes.extended) or dtype == np.uint32
+
+
+def _key(op: Op) -> tuple[Any, ...]:
+    name = op.name if isinstance(op, Leaf | Collective) else ""
+    where = op.where.file, op.where.line, op.where.column
+    return type(op).__name__, name, len(op.outs), *where
 
 
 class Relation(enum.Enum):

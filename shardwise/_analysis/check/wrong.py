@@ -43,7 +43,7 @@ from .diagnose import (
 )
 from .lint import maker_of, summed_again
 from .overflow import Overflow, overflow, wrapped
-from .twins import twins_between
+from .relate import beside
 
 
 @dataclasses.dataclass(eq=False)
@@ -296,7 +296,7 @@ class Wrong:
         """How each value on the way to it relates to its twin on one device."""
         target = self.run.body.outs[self.index]
         assert isinstance(target, Var)
-        return relations(self.run.body, target, twins_between(self.run, self.base), self.agree)
+        return relations(self.run.body, target, beside(self.run, self.base), self.agree)
 
     def comes_from(self, op: Op) -> bool:
         """Return whether the result of an operation can be what makes it wrong."""

@@ -15,6 +15,7 @@ from .algebra import NOTHING as NOTHING
 from .algebra import add as add
 from .algebra import constant as constant
 from .algebra import elementwise as elementwise
+from .algebra import has_infinite as has_infinite
 from .algebra import multiply as multiply
 from .algebra import power as power
 from .algebra import reciprocal as reciprocal

@@ -201,13 +201,19 @@ def constant(value: Any) -> Scaled:
     if not x.ndim:
         return number(x)
     if x.dtype.kind not in "biufcV" or (x.dtype.kind == "V" and x.dtype.names):
-        return 1, make("const", _digest(x), (), x.shape)
+        return 1, make("const", (*_digest(x), False), (), x.shape)
     flat = x.reshape(-1)
     if not flat.size or _uniform(flat):
         return full(number(flat[0]) if flat.size else (0, ONE), x.shape)
     if x.dtype.kind in "iu" and x.ndim == 1 and (np.diff(x.astype(object)) == 1).all():
         return add([iota(x.shape, 0), full((int(x[0]), ONE), x.shape)], x.shape)
-    return 1, make("const", _digest(x), (), x.shape)
+    infinite = x.dtype.kind not in "biu" and not np.isfinite(x.astype(complex)).all()
+    return 1, make("const", (*_digest(x), infinite), (), x.shape)
+
+
+def has_infinite(t: Term) -> bool:
+    """Return whether a constant array has elements that are infinite or NaN."""
+    return t.params[-1]
 
 
 def _uniform(flat: np.ndarray) -> bool:

@@ -45,8 +45,11 @@ def strip(t: Term, dims: set[int]) -> Term:
 
 def bcast(x: Scaled, shape: Shape, dims: Sequence[int]) -> Scaled:
     """Broadcast over new dimensions; `dims` are the positions of the dimensions of `x`."""
-    coef, t = x
     dims = tuple(dims)
+    if list(dims) != sorted(dims):
+        order = sorted(range(len(dims)), key=dims.__getitem__)
+        x, dims = transpose(x, order), tuple(dims[d] for d in order)
+    coef, t = x
     if t.shape == shape:
         return coef, t
     if 1 in t.shape:
