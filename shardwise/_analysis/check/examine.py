@@ -228,6 +228,12 @@ class Examined(Outcome):
         """For each result, where it differs from one device on the largest mesh, if known."""
         return self.follows.gaps(self.largest) if self.follows else None
 
+    @property
+    def programs(self) -> list[Run]:
+        """All programs that were run: on one device, on each mesh, and the reference."""
+        references = [wanted.run for wanted in self.wanted if wanted.run is not None]
+        return [*dict.fromkeys([self.base, *self.runs, *references])]
+
     def agrees(self, tracing: Tracing) -> bool:
         """Return whether another version of the program gives the right results on its mesh."""
         run = Run(tracing, self.args)

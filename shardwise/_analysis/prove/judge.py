@@ -96,7 +96,7 @@ def judged(
         results.append(Result(row.path, mesh, status, _reason(row, row_findings)))
         if not row.gaps and status == UNKNOWN and not row.waits:
             findings_[Contradiction.on(mesh)] = None
-    causes = grouped(_untold(suspects, findings_))
+    causes = grouped(_without_suspicions(suspects, findings_))
     reported = {(finding.code, finding.where) for finding in causes if finding.certain}
     shown = [finding for finding in findings_ if (finding.code, finding.where) not in reported]
     findings = [*causes, *shown, *_waiting(programs, numbers)]
@@ -151,7 +151,9 @@ def _is_cause(findings: Sequence[Finding]) -> bool:
     return bool(findings) and findings[0].code != NotFollowed.code
 
 
-def _untold(suspects: Sequence[Finding], reported: dict[Finding, None]) -> list[Finding]:
+def _without_suspicions(
+    suspects: Sequence[Finding], reported: dict[Finding, None]
+) -> list[Finding]:
     """Drop findings that are not certain for results that are refuted by another finding."""
     leaves = {leaf for finding in reported for leaf in (finding.leaf, *finding.likewise)}
     leaves |= {finding.leaf for finding in suspects if finding.certain}
