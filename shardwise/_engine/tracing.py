@@ -190,6 +190,10 @@ class Tracing:
         kwargs = {"mesh": self.mesh} if self.takes_mesh else {}
         return Leafwise(self._flatten(args, kwargs).layout.specs)
 
+    def specified(self, args: tuple[Any, ...]) -> Tracing:
+        """Return the same function with the spec of each of these arguments as its `in_specs`."""
+        return Tracing(self.f, self.mesh, self.specs_of(args), self.static)
+
     def _flatten(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _FlatCall:
         bound = bind(self.f, args, kwargs, self.static)
         _refuse_functions(bound)

@@ -12,7 +12,9 @@ import pytest
 from jax import P
 
 import shardwise as sw
+from shardwise._analysis.check import running
 from shardwise._analysis.fixes.live import LoadedFile
+from shardwise._analysis.fixes.search import Search
 from shardwise._analysis.fixes.source import Edit, Source
 from tests.support import normal, real_mesh
 
@@ -505,3 +507,59 @@ def test_a_finding_from_numbers_alone_names_the_line_of_its_fix():
     assert finding.where.function == "body"
     assert finding.where.text == 'return 2 * total / jax.lax.psum(x.size, "data")'
     assert "|        ^^^^^^^^^\n" in str(finding)
+
+
+def test_where_numbers_only_show_a_factor_the_line_is_that_of_the_fix():
+    """A comment at that line silences the finding, as it does at any other."""
+    verdict = sw.check(counted_by_the_devices, X[:, 0], mesh=DATA)
+    (finding,) = verdict.findings
+    assert (finding.code, finding.evidence) == ("SW401", "numbers")
+    assert finding.where.text == 'total = jax.lax.psum(jnp.sort(x).sum(), "data")'
+    silenced = sw.check(accepted, X[:, 0], mesh=DATA)
+    assert silenced.ok
+    assert [finding.code for finding in silenced.silenced] == ["SW401"]
+    assert silenced.wrong_on == ()
+
+
+def counted_by_the_devices(x, *, mesh):
+    def body(x):
+        total = jax.lax.psum(jnp.sort(x).sum(), "data")
+        return total * jax.lax.axis_size("data")
+
+    specs = {"in_specs": P("data"), "out_specs": P(), "check_vma": False}
+    return jax.shard_map(body, mesh=mesh, **specs)(x)
+
+
+def accepted(x, *, mesh):
+    def body(x):
+        total = jax.lax.psum(jnp.sort(x).sum(), "data")  # shardwise: ignore[SW401]
+        return total * jax.lax.axis_size("data")
+
+    specs = {"in_specs": P("data"), "out_specs": P(), "check_vma": False}
+    return jax.shard_map(body, mesh=mesh, **specs)(x)
+
+
+def convolved(x, kernel, *, mesh):
+    def body(x, kernel):
+        return jnp.convolve(x, kernel, mode="same")
+
+    specs = {"in_specs": (P("data"), P()), "out_specs": P("data")}
+    return jax.shard_map(body, mesh=mesh, **specs)(x, kernel)
+
+
+def test_a_search_that_finds_nothing_costs_no_more_than_the_check(monkeypatch):
+    """Counted in programs that are compiled, which is what both spend most of their time on."""
+    compiled, tried = [], []
+    compile_it, attempt = running.compiled, Search.attempt
+    monkeypatch.setattr(running, "compiled", lambda *a: compiled.append(1) or compile_it(*a))
+    monkeypatch.setattr(Search, "attempt", lambda *a: tried.append(a[1]) or attempt(*a))
+    args = normal(16), normal(3)
+    assert not sw.check(convolved, *args, mesh=DATA, fix=False)
+    alone = len(compiled)
+    compiled.clear()
+    verdict = sw.check(convolved, *args, mesh=DATA)
+    assert verdict.findings[0].fix is None
+    assert alone < len(compiled) <= 2 * alone
+    collectives = [text for one in tried for text in map(str, one.edits) if "lax." in text]
+    assert collectives
+    assert not any("(mesh," in text or "(body," in text for text in collectives)

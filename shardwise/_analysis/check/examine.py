@@ -29,6 +29,8 @@ from ..faults import (
     Ties,
     Unmet,
     nowhere,
+    place_of,
+    split_silenced,
 )
 from ..lift import Run
 from .clash import run_on
@@ -40,7 +42,6 @@ from .meant import Meant
 from .numbers import beyond_reference, paths_apart
 from .reference import wanted_of
 from .seen import unseen, with_values
-from .silence import place_of, split_silenced
 from .verdict import Verdict
 from .wrong import Wrong
 
@@ -80,19 +81,21 @@ def examine(
     seed: int = 0,
     all_meshes: bool = False,
     finite: bool = False,
+    first: Tracing | None = None,
 ) -> Examined:
     """Run `f` on meshes and compare. `options` are `in_specs` and the static arguments.
 
-    With `finite`, no NaN and no other number that the program tests for is drawn.
+    With `finite`, no NaN and no other number that the program tests for is drawn. `first` traces
+    `f` on one device; a caller that has traced it already passes it.
     """
-    in_specs, static = options
     ones = one_device(meshes[0])
-    if reference is not None and not _is_traceable(Tracing(f, ones, in_specs, static), args):
-        ones = meshes[0]  # the program hard-codes a number of devices
     # Drawn values have no sharding, but the shapes that they replace may have one.
-    options = Tracing(f, ones, in_specs, static).specs_of(args), static
-
-    drawing = DrawnArguments(Tracing(f, ones, *options), args)
+    first = first or Tracing(f, ones, *options).specified(args)
+    if reference is not None and not _is_traceable(first, args):
+        ones = meshes[0]  # the program hard-codes a number of devices
+        first = Tracing(f, ones, *options).specified(args)
+    options = first.in_specs, first.static
+    drawing = DrawnArguments(first, args)
 
     def compared(
         seed: int, like: Examined | None = None, given: tuple[Any, ...] | None = None
@@ -224,6 +227,12 @@ class Examined(Outcome):
     def gaps(self) -> list[list[Gap]] | None:
         """For each result, where it differs from one device on the largest mesh, if known."""
         return self.follows.gaps(self.largest) if self.follows else None
+
+    @property
+    def programs(self) -> list[Run]:
+        """All programs that were run: on one device, on each mesh, and the reference."""
+        references = [wanted.run for wanted in self.wanted if wanted.run is not None]
+        return [*dict.fromkeys([self.base, *self.runs, *references])]
 
     def agrees(self, tracing: Tracing) -> bool:
         """Return whether another version of the program gives the right results on its mesh."""

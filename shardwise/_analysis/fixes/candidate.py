@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import functools
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -38,6 +39,16 @@ class Candidate:
         return frozenset(self.source.line_of(edit.start) for edit in self.edits)
 
     @property
+    def gaining_collectives(self) -> set[ast.AST]:
+        """The functions in which there are more collectives than before."""
+        source = self.source
+        return {
+            source.owner_of(edit)
+            for edit in self.edits
+            if _collectives(edit.text) > _collectives(source.data[edit.start : edit.end].decode())
+        }
+
+    @property
     def size(self) -> int:
         """The number of bytes that are replaced or new."""
         return sum(edit.end - edit.start + len(edit.text) for edit in self.edits)
@@ -58,6 +69,15 @@ class Candidate:
             f"{self.description}; {other.description}",
             self.rank + other.rank,
         )
+
+
+COLLECTIVES = re.compile(
+    r"\b(psum|pmean|pmax|pmin|all_gather|psum_scatter|all_to_all|ppermute|pcast|axis_index|axis_size)\b"
+)
+
+
+def _collectives(text: str) -> int:
+    return len(COLLECTIVES.findall(text))
 
 
 class Writer:

@@ -62,6 +62,8 @@ class EditContext:
     """The expressions of the reference, if there is one."""
     is_wrong_alone: bool = False
     """Whether the program differs from the reference on one device already."""
+    draws: bool = False
+    """Whether a result depends on random numbers that follow the sharding."""
 
     @property
     def is_multiple(self) -> bool:
@@ -379,13 +381,6 @@ def is_value(node: ast.expr, parent: ast.AST | None) -> bool:
         return False
     called_itself = isinstance(parent, ast.Call) and parent.func is node
     return not called_itself and not isinstance(parent, ast.keyword | ast.Attribute)
-
-
-def is_module(node: ast.expr) -> bool:
-    """Return whether an expression is a module: `jnp` in `jnp.mean`, `jnp.linalg` in its `norm`."""
-    while isinstance(node, ast.Attribute):
-        node = node.value
-    return isinstance(node, ast.Name) and node.id in ("jnp", "np", "numpy", "jax", "optax")
 
 
 Generator = Callable[[EditContext], Iterator[Candidate]]

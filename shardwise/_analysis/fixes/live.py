@@ -129,9 +129,8 @@ class LoadedFile:
         codes = {key: code for piece in pieces.values() for key, code in codes_in(piece).items()}
         changed: list[tuple[FunctionType, CodeType]] = []
         try:
-            for function in self.functions:
-                key = self._key(function.__code__)
-                code = codes.get(key) if key else None
+            for key, function in self._keyed:
+                code = codes.get(key)
                 if code is not None and _fits(function, code, self.original[key]):
                     changed.append((function, function.__code__))
                     function.__code__ = code
@@ -203,7 +202,13 @@ class LoadedFile:
                 names |= bound_by(statement)
         return plan
 
-    def _key(self, code: CodeType) -> Any:
+    @functools.cached_property
+    def _keyed(self) -> list[tuple[Key, FunctionType]]:
+        """The functions whose code is in the source, each with its key."""
+        keyed = ((self._key(function.__code__), function) for function in self.functions)
+        return [(key, function) for key, function in keyed if key is not None]
+
+    def _key(self, code: CodeType) -> Key | None:
         """Return the key of the function in the source that a live code object belongs to."""
         for count in range(len(self.original)):
             key = code.co_qualname, code.co_firstlineno, count

@@ -91,13 +91,17 @@ class WrongProgram:
         edited = ReadProgram.of(tracing, mesh, self.args, self.plain)
         return None if edited.sites else edited
 
-    def gaps_apart(self, mesh: AbstractMesh, f: Any) -> list[list[Gap]] | None:
-        """Return the gaps, where devices are followed separately if nothing else decides."""
+    def apart(self, edited: ReadProgram, gaps: list[list[Gap]]) -> list[list[Gap]]:
+        """Return the gaps where devices are followed separately, if nothing else decides."""
+        if not is_open(gaps) or self.misshapen(edited.body):
+            return gaps
+        return [row.gaps for row in edited.compared(self.plain)]
+
+    def is_proved_on(self, mesh: AbstractMesh, f: Any) -> bool:
+        """Return whether every result is proved on one mesh."""
+        no_gaps = [[] for _ in self.plain.traced.result_paths]
         edited = self.read(mesh, f)
-        if edited is None:
-            return None
-        gaps = edited.reading.gaps()
-        return gaps if not is_open(gaps) else [row.gaps for row in edited.compared(self.plain)]
+        return edited is not None and self.apart(edited, edited.reading.gaps()) == no_gaps
 
     def proved(self, f: Any, known: Sequence[AbstractMesh] = ()) -> bool:
         """Return whether every result is proved on every mesh, including one device.
@@ -106,8 +110,7 @@ class WrongProgram:
         """
         every = [self.hardest, one_device(self.hardest), *self.meshes[:-1]]
         meshes = dict.fromkeys(mesh for mesh in every if mesh not in known)
-        no_gaps = [[] for _ in self.plain.traced.result_paths]
-        return all(self.gaps_apart(mesh, f) == no_gaps for mesh in meshes)
+        return all(self.is_proved_on(mesh, f) for mesh in meshes)
 
     @functools.cached_property
     def is_wrong_alone(self) -> bool:

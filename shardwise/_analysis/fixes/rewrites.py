@@ -11,8 +11,8 @@ import math
 from collections.abc import Iterator
 
 from .candidate import Candidate, shown
-from .edits import EditContext, assigned, axis_of, is_module
-from .sites import called
+from .edits import EditContext, assigned, axis_of
+from .sites import called, is_module
 from .source import Edit
 
 DRAWS = {
@@ -71,11 +71,13 @@ def gather_operand(r: EditContext) -> Iterator[Candidate]:
         if not _is_function(child, source.parents.get(child))
     ]
     unique = list(dict.fromkeys(names))[:8]
+    base = 3 if r.misplaced else 5.5 if r.is_open else 6.5
     for (nth, node), axes in itertools.product(enumerate(unique), r.axes):
         for dim in ("", ", axis=1"):
             text = write.call("all_gather", source.text_of(node), axes, f"{dim}, tiled=True")
             described = f"gather `{source.text_of(node)}` over {write.axes(axes)} here"
-            yield r.make([source.replace(node, text)], described, 6.5 + 0.4 * nth + 0.5 * bool(dim))
+            rank = base + 0.4 * nth + 0.5 * bool(dim)
+            yield r.make([source.replace(node, text)], described, rank)
     split = {name.id: name for name in reversed(unique)}
     for (first, second), axes in itertools.product(itertools.combinations(split, 2), r.axes[:1]):
         edits = [
@@ -142,13 +144,14 @@ def draw_for_all(r: EditContext) -> Iterator[Candidate]:
                 f"draw the random numbers of all devices along {along}, and keep those of this one"
             )
             edits = [source.replace(node, _part_of_whole(r, node, shape, cut))]
-            yield r.make(edits, described, 5)
+            rank = 2.5 if r.draws else 5
+            yield r.make(edits, described, rank)
             with_key = [*edits, *_without_index(r, node.args[0])]
             disjoint = not any(
                 a.start < b.end and b.start < a.end for a, b in itertools.combinations(with_key, 2)
             )
             if len(with_key) > 1 and disjoint:
-                yield r.make(with_key, f"{described}; use one key on every device", 4.9)
+                yield r.make(with_key, f"{described}; use one key on every device", rank - 0.1)
 
 
 def _cuts(r: EditContext, node: ast.expr) -> Iterator[dict[int, tuple[str, ...]]]:
@@ -198,12 +201,12 @@ def _part_of_whole(
 
 def one_key(r: EditContext) -> Iterator[Candidate]:
     """Use the same key on every device, for numbers that have to be equal."""
-    source = r.sites.source
+    source, rank = r.sites.source, 2.3 if r.draws or r.misplaced else 4
     for node in r.sites.calls({"axis_index"}):
         if any(
             isinstance(call, ast.Call) and called(call) == "fold_in" for call in source.around(node)
         ):
-            yield r.make([source.replace(node, "0")], "use the same key on every device", 4)
+            yield r.make([source.replace(node, "0")], "use the same key on every device", rank)
 
 
 def _without_index(r: EditContext, key: ast.expr) -> Iterator[Edit]:

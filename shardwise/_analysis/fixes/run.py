@@ -10,6 +10,8 @@ from ..._base.calls import DEVICES, public
 from ..._base.doing import Telling, telling
 from ..._base.errors import name_of
 from ..._engine.static import Static
+from ..._engine.tracing import Tracing
+from ..._mesh import one_device
 from ..check import (
     AnySize,
     Meshes,
@@ -101,9 +103,14 @@ def check(
         meshes, refused = (
             wanted.small(f, args, options) if isinstance(wanted, AnySize) else (wanted, "")
         )
-        verdict = reference is None and verdict_unsharded(f, args, meshes, options)
+        first = verdict = None
+        if reference is None:
+            first = Tracing(f, one_device(meshes[0]), *options).specified(args)
+            verdict = verdict_unsharded(first, args, meshes)
         if not verdict:
-            examined = examine(f, args, meshes, reference, options, rtol, atol, seed, all_meshes)
+            examined = examine(
+                f, args, meshes, reference, options, rtol, atol, seed, all_meshes, first=first
+            )
             verdict = fixed(examined, f, meshes, reference, options) if fix else examined.verdict
         checked = "\n".join(filter(None, [refused, verdict.checked]))
         return dataclasses.replace(verdict, checked=checked)

@@ -16,39 +16,43 @@ import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from ... import _jax
 from ..._base.doing import doing
 from ..._base.errors import warn
 from ..._engine.static import Static
 from ..._meaning import Gap
 from ..._mesh import AbstractMesh
-from ..._program import Join, Op, walk
-from ..check import Examined, Finding, Fix, Verdict
+from ..._program import Body, Join, Op, walk
+from ..check import Examined, Finding, Verdict, place_of, split_silenced
+from ..faults import FollowsSharding
 from .arithmetic import ARITHMETIC
-from .candidate import Candidate, import_edits
+from .candidate import Candidate
 from .edits import CATALOGUE, EditContext, keep_checks
+from .led import fix_of, led
 from .live import LoadedFile
 from .program import WrongProgram, is_open, shape_of
 from .rewrites import REWRITES
 from .sends import SENDS
 from .sites import Sources, sites_of, values_of
-from .source import Source, shown_path, unified_diff
+from .source import Source
 from .specs import SPECS
 from .statistics import STATISTICS
 
-OPERATIONS = 150, 15
-"""The budget of a search for each mesh, in analysed operations: a constant, and a multiple of the
-program's number of operations. A count instead of a time limit, so that every machine finds the
-same fix. The search should take no longer than the check, which compiles and runs the program."""
+TRACE, FAILED, APART, RUN = 10, 0.6, 2, 8
+"""Costs in analysed operations. Tracing a program costs `TRACE` of them besides its own; if that
+fails, `FAILED` of the sum. Following devices separately costs `APART` for each operation; compiling
+and running a program, `RUN` times what tracing it costs."""
 
-FAILED, RUN = 0.25, 8
-"""What it costs if a candidate cannot be traced, and what running one costs, as a multiple of
-analysing it."""
+START, COMPILED = 100, 6
+"""The budget of a search is what the check spent in the same units: a constant, and for each
+program that it compiled `COMPILED` times what tracing it costs. A count instead of a time limit, so
+that every machine finds the same fix."""
 
-FIRST = 0.4
+FIRST = 0.75
 """The share of the budget after which candidates that cannot be decided by analysis are run."""
 
-RUNS = 2
-"""How many of those are run in any case."""
+CLOSE = 4
+"""How many of those are decided by following their devices separately."""
 
 MISTAKES = 3
 """The largest number of mistakes in one program that are fixed."""
@@ -118,41 +122,10 @@ def fixed(
         return verdict
     candidate, evidence = fix_found
     fix = fix_of(candidate, evidence, search.names_of(candidate.source))
-    return dataclasses.replace(verdict, findings=_led(verdict.findings, candidate, fix))
-
-
-def fix_of(candidate: Candidate, how: str, names: Any) -> Fix:
-    """Return a verified candidate as the fix shown to the user."""
-    source = candidate.source
-    after = source.applied([*candidate.edits, *import_edits(candidate, names)])
-    diff = unified_diff(shown_path(source.file), source.text, after)
-    return Fix(diff, candidate.description, how, source.file, source.text, after)
-
-
-def _led(findings: Sequence[Finding], candidate: Candidate, fix: Fix) -> tuple[Finding, ...]:
-    """Return the findings, the one resolved by the fix first; others refer to the fix.
-
-    A finding without a line gets that of the fix.
-    """
-    lines = [candidate.source.line_of(edit.start) for edit in candidate.edits]
-
-    def distance(finding: Finding) -> tuple[bool, float]:
-        same_file = finding.where.file == candidate.source.file
-        return not finding.certain, min(
-            abs(finding.where.line - line) for line in lines
-        ) if same_file else 1e9
-
-    first, *others = sorted(findings, key=distance)
-    remaining = [
-        dataclasses.replace(finding, remedy=AGAIN) if finding.certain else finding
-        for finding in others
-    ]
-    if not first.where.file:  # numbers alone name no line: the fix does
-        first = dataclasses.replace(first, where=candidate.source.where(min(candidate.edits)))
-    return (dataclasses.replace(first, fix=fix), *remaining)
-
-
-AGAIN = "the fix above."
+    findings, silenced = split_silenced(led(verdict.findings, candidate, fix), place_of(f))
+    silenced = *verdict.silenced, *silenced  # by a comment at the line of the fix
+    wrong_on = verdict.wrong_on if any(finding.certain for finding in findings) else ()
+    return dataclasses.replace(verdict, findings=findings, silenced=silenced, wrong_on=wrong_on)
 
 
 class Search:
@@ -163,9 +136,12 @@ class Search:
         self.sources = Sources()
         self.live: dict[str, LoadedFile] = {}
         self.body = program.examined.largest.body
-        self.length = sum(1 for _ in walk(self.body.ops))
+        self.unit = _cost(self.body)
         self.spent = 0.0
-        self.budget = len(program.meshes) * (OPERATIONS[0] + OPERATIONS[1] * self.length)
+        self.budget = START + sum(
+            _cost(run.body) * (1 + COMPILED * run.compiled_variants)
+            for run in program.examined.programs
+        )
         self.whole = values_of(program.plain.body, self.sources)
 
     def run(self) -> tuple[Candidate, str] | None:
@@ -178,7 +154,7 @@ class Search:
             for candidate in self.candidates(now, best):
                 if self.spent >= (FIRST if open_ones else 1) * self.budget:
                     break
-                tried = self.attempt(candidate, now)
+                tried = self.attempt(candidate, now, len(open_ones) < CLOSE)
                 if tried is None:
                     continue
                 if tried.is_right and self._is_proved(candidate, [self.program.hardest]):
@@ -209,10 +185,10 @@ class Search:
     def _settled(self, open_ones: Sequence[Tried]) -> tuple[Candidate, str] | None:
         """Return the first of some candidates whose numbers are right on every mesh."""
         likely = sorted(open_ones, key=lambda item: -len(item.right))
-        for count, candidate in enumerate(item.candidate for item in likely):
-            if count >= RUNS and self.spent >= self.budget:
+        for candidate in (item.candidate for item in likely):
+            if self.spent + RUN * self.unit / 2 > self.budget:
                 break
-            self.spent += RUN * self.length
+            self.spent += RUN * self.unit
             if self._with(candidate, self.program.agrees):
                 if self._is_proved(candidate):
                     return candidate, "proved"
@@ -228,7 +204,7 @@ class Search:
     def candidates(self, now: Tried, best: Candidate | None) -> list[Candidate]:
         """Return what to try next, the most likely first; each extends the `best` edit so far."""
         candidates = [option for request in self._requests(now) for option in self._made(request)]
-        candidates.sort(key=lambda option: (option.rank + self._distance(option), option.size))
+        candidates.sort(key=self._order)
         if best is not None:
             candidates = [best.joined(option) for option in candidates if _together(best, option)]
         unique: dict[str, Candidate] = {}
@@ -237,6 +213,11 @@ class Search:
         return [*unique.values()]
 
     def _made(self, request: EditContext) -> Iterator[Candidate]:
+        """Yield all candidates for a file, without collectives outside every `shard_map`."""
+        outside = request.sites.outside
+        yield from (each for each in self._all(request) if not each.gaining_collectives & outside)
+
+    def _all(self, request: EditContext) -> Iterator[Candidate]:
         """Yield all candidates for a file.
 
         With `check_vma=False`, a reduction inside a differentiated function has the wrong
@@ -263,6 +244,11 @@ class Search:
             for node_source, node in self.sources.expressions(op)
             if node_source is source
         }
+
+    def _order(self, candidate: Candidate) -> tuple[float, float, int]:
+        """Sort by likelihood; among equals those at the line of a finding, then small ones."""
+        distance = self._distance(candidate)
+        return candidate.rank + distance, distance, candidate.size
 
     def _distance(self, candidate: Candidate) -> float:
         """Rank edits by line: the first finding's, then those of other findings, then the rest."""
@@ -307,6 +293,7 @@ class Search:
                 shapes=[self._shapes(index) for index in sorted(now.misshapen)],
                 reference=self._reference(),
                 is_wrong_alone=program.is_wrong_alone,
+                draws=any(finding.code == FollowsSharding.code for finding in self.findings),
             )
 
     def _shares(self, gaps: Sequence[Gap], source: Source) -> list[ast.expr]:
@@ -329,7 +316,7 @@ class Search:
         ops = walk(self.program.plain.body.ops)
         return list(dict.fromkeys(place for op in ops for place in self.sources.expressions(op)))
 
-    def attempt(self, candidate: Candidate, now: Tried) -> Tried | None:
+    def attempt(self, candidate: Candidate, now: Tried, closely: bool) -> Tried | None:
         """Try a candidate on the hardest mesh; None if it cannot be traced."""
         program = self.program
 
@@ -337,10 +324,14 @@ class Search:
             read = program.read(program.hardest, edited, now.misshapen)
             if read is None:
                 return None
-            return Tried(candidate, read.reading.gaps(), program.misshapen(read.body))
+            gaps = read.reading.gaps()
+            if closely and is_open(gaps):
+                self.spent += APART * (self.unit - TRACE)
+                gaps = program.apart(read, gaps)
+            return Tried(candidate, gaps, program.misshapen(read.body))
 
         tried = self._with(candidate, follow)
-        self.spent += self.length * (1 if tried else FAILED)
+        self.spent += self.unit * (1 if tried else FAILED)
         return tried
 
     def names_of(self, source: Source) -> collections.ChainMap[str, Any]:
@@ -357,10 +348,16 @@ class Search:
         """Call a function with the edited program; None if that raises an error."""
         live = self.live_of(candidate.source)
         try:
-            with live.edited(candidate.edits) as replaced:
+            # Nobody reads the error of a candidate: JAX need not shorten its traceback.
+            with _jax.whole_tracebacks(), live.edited(candidate.edits) as replaced:
                 return ask(replaced(self.program.f)) if replaced else None
         except Exception:  # an edit that breaks the program is not a fix
             return None
+
+
+def _cost(body: Body) -> int:
+    """Return what it costs to trace and analyse a program."""
+    return TRACE + sum(1 for _ in walk(body.ops))
 
 
 def _together(one: Candidate, other: Candidate) -> bool:

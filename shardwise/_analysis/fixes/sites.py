@@ -48,6 +48,8 @@ class Sites:
     """All other expressions computed inside a `shard_map`."""
     functions: frozenset[ast.AST]
     """The functions that contain them."""
+    outside: frozenset[ast.AST]
+    """The functions that call `shard_map`, and the module: collectives are not allowed there."""
     values: Mapping[ast.expr, Var]
     """The values of the expressions on the mesh."""
     whole: Mapping[ast.expr, Var]
@@ -89,6 +91,13 @@ def called(node: ast.expr) -> str:
     return func.id if isinstance(func, ast.Name) else ""
 
 
+def is_module(node: ast.expr) -> bool:
+    """Return whether an expression is a module: `jnp` in `jnp.mean`, `jnp.linalg` in its `norm`."""
+    while isinstance(node, ast.Attribute):
+        node = node.value
+    return isinstance(node, ast.Name) and node.id in ("jnp", "np", "numpy", "jax", "optax")
+
+
 def sites_of(
     body: Body,
     wrong: Sequence[Atom],
@@ -111,13 +120,29 @@ def sites_of(
         if op.scope or isinstance(op, Split | Join):
             for source, node in sources.expressions(op):
                 others.setdefault(source, {})[node] = None
-    values = values_of(body, sources)
+    values, outside = values_of(body, sources), _outside(body, sources)
     sites = []
     for source, nodes in ({source: {} for source in others} | named).items():
         extra = others.get(source, {})
         functions = {*map(source.function_around, [*nodes, *extra])} - {source.tree}
-        sites.append(Sites(source, [*nodes], [*extra], frozenset(functions), values, whole))
+        sites.append(
+            Sites(source, [*nodes], [*extra], frozenset(functions), outside, values, whole)
+        )
     return sites
+
+
+def _outside(body: Body, sources: Sources) -> frozenset[ast.AST]:
+    """Return the functions that only call `shard_map`; none if one `shard_map` is in another."""
+    mapped = [op for op in walk(body.ops) if isinstance(op, Split | Join)]
+    if len({op.scope for op in mapped}) > 1:
+        return frozenset()
+    calls = {place for op in mapped for place in sources.expressions(op)}
+    scoped = (op for op in walk(body.ops) if op.scope and not isinstance(op, Split | Join))
+    inside = {place for op in scoped for place in sources.expressions(op)} - calls
+    around, within = (
+        {source.function_around(node) for source, node in places} for places in (calls, inside)
+    )
+    return frozenset(around - within)
 
 
 def values_of(body: Body, sources: Sources) -> dict[ast.expr, Var]:

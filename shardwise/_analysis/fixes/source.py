@@ -136,10 +136,9 @@ class Source:
         Decorators and defaults of a function belong to the code around it.
         """
         owner: ast.AST = self.tree
-        for function in self._functions:
-            for child in ast.iter_child_nodes(function):
-                if within_body(function, child) and self._contains(child, edit):
-                    owner = function  # inner functions come later
+        for start, end, function in self._bodies:
+            if start <= edit.start and edit.end <= end:
+                owner = function  # inner functions come later
         return owner
 
     def where(self, edit: Edit) -> Where:
@@ -149,14 +148,15 @@ class Source:
         return Where(self.file, line, function, start, end)
 
     @functools.cached_property
-    def _functions(self) -> list[ast.AST]:
-        return [node for node in ast.walk(self.tree) if isinstance(node, FUNCTIONS)]
-
-    def _contains(self, node: ast.AST, edit: Edit) -> bool:
-        if not isinstance(node, ast.expr | ast.stmt):
-            return False
-        start, end = self.span(node)
-        return start <= edit.start and edit.end <= end
+    def _bodies(self) -> list[tuple[int, int, ast.AST]]:
+        """The byte range of each statement or expression that is a function's body."""
+        return [
+            (*self.span(child), function)
+            for function in ast.walk(self.tree)
+            if isinstance(function, FUNCTIONS)
+            for child in ast.iter_child_nodes(function)
+            if isinstance(child, ast.expr | ast.stmt) and within_body(function, child)
+        ]
 
     def applied(self, edits: Iterable[Edit]) -> str:
         """Return the text with these edits applied; they must not overlap."""

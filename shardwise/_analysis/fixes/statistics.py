@@ -7,8 +7,8 @@ import itertools
 from collections.abc import Iterator, Sequence
 
 from .candidate import Candidate, shown
-from .edits import BY_FUNCTION, WORDS, EditContext, is_module, is_value
-from .sites import called
+from .edits import BY_FUNCTION, WORDS, EditContext, is_value
+from .sites import called, is_module
 
 MOMENTS = {"var": "", "std": "sqrt"}
 

@@ -183,6 +183,11 @@ class Run:
         return [widened(value, var.dtype) for value, var in rows]
 
     @property
+    def compiled_variants(self) -> int:
+        """The number of times it was compiled: for its results, and for values on the way."""
+        return len(self._executables)
+
+    @property
     def is_light(self) -> bool:
         """Whether it is cheap enough to run a hundred times."""
         return self._size <= LIGHT
