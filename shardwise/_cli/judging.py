@@ -101,7 +101,7 @@ def _run_all(
 
 
 def _run(entry: LocatedCase, judge: Judge, options: CommandOptions) -> CaseOutcome:
-    from .._analysis.check import silencing
+    from .._analysis.faults import silencing
 
     if entry.case is None:
         return CaseOutcome(entry, error=entry.error)

@@ -71,7 +71,7 @@ class CaseOutcome:
 
     def silencers(self) -> Iterator[tuple[str, int, str]]:
         """Yield the comments that silenced something: file, line and code."""
-        from .._analysis.check import ignore_of, place_of
+        from .._analysis.faults import ignore_of, place_of
 
         places = [*place_of(self.program), self.entry.place]
         for finding in self.silenced:

@@ -13,7 +13,7 @@ from .cases import shown
 from .report import CaseOutcome, command
 
 if TYPE_CHECKING:
-    from .._analysis.check import Ignore
+    from .._analysis.faults import Ignore
 
 
 LooksFor = Callable[[type[Fault]], bool]
@@ -43,7 +43,7 @@ def unused_in(
 
     Only codes of faults that the command `looks_for` count.
     """
-    from .._analysis.check import ignores_in
+    from .._analysis.faults import ignores_in
 
     whole = {str(outcome.entry.file) for outcome in outcomes if _whole(outcome.entry.file, targets)}
     whole -= {str(outcome.entry.file) for outcome in outcomes if outcome.error is not None}

@@ -22,7 +22,7 @@ def seen_at(looked: Mapping[str, Any], line: int) -> tuple[int, str, tuple[Devic
     if not here and steps:
         before = [s for s in steps if s["where"]["line"] <= line]
         here = before[-1:] if line else []
-    return line, on, tuple(_held(s, mesh) for s in _chosen(here))
+    return line, on, tuple(_device_values(s, mesh) for s in _chosen(here))
 
 
 def fix_in(looked: Mapping[str, Any] | None) -> str:
@@ -69,7 +69,7 @@ def _chosen(steps: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     return (keep or list(steps[-1:]))[-VALUES:]
 
 
-def _held(step: Mapping[str, Any], mesh: Mapping[str, int]) -> DeviceValues:
+def _device_values(step: Mapping[str, Any], mesh: Mapping[str, int]) -> DeviceValues:
     name = step["name"] if step["name"] != "return" else "what is returned"
     what = f"{name} ({step['operation']})" if name else step["operation"]
     rows = []

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 import shardwise as sw
-from shardwise._analysis.check.silence import ignores_in
+from shardwise._analysis.faults.silence import ignores_in
 from shardwise._cli import app
 from shardwise._cli.cases import declaring
 from shardwise._cli.status import ExitCode

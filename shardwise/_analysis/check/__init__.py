@@ -21,12 +21,6 @@ from .options import Sizes as Sizes
 from .options import expand as expand
 from .options import validate as validate
 from .options import wanted_meshes as wanted_meshes
-from .silence import Ignore as Ignore
-from .silence import ignore_of as ignore_of
-from .silence import ignores_in as ignores_in
-from .silence import place_of as place_of
-from .silence import silencing as silencing
-from .silence import split_silenced as split_silenced
 from .unsharded import verdict_unsharded as verdict_unsharded
 from .verdict import NOTHING as NOTHING
 from .verdict import Verdict as Verdict

@@ -29,6 +29,8 @@ from ..faults import (
     Ties,
     Unmet,
     nowhere,
+    place_of,
+    split_silenced,
 )
 from ..lift import Run
 from .clash import run_on
@@ -40,7 +42,6 @@ from .meant import Meant
 from .numbers import beyond_reference, paths_apart
 from .reference import wanted_of
 from .seen import unseen, with_values
-from .silence import place_of, split_silenced
 from .verdict import Verdict
 from .wrong import Wrong
 

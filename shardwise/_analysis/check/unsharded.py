@@ -12,8 +12,7 @@ from ..._base.errors import name_of, noting
 from ..._engine.tracing import Traced, Tracing
 from ..._mesh import AbstractMesh, one_device, words
 from ..._program import is_sharded
-from ..faults import UnusedAxis
-from .silence import place_of, split_silenced
+from ..faults import UnusedAxis, place_of, split_silenced
 from .verdict import Verdict
 
 

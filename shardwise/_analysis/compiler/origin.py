@@ -63,12 +63,16 @@ class Origins:
         source, index = computation[instruction.operands[0]], int(instruction.attribute("index"))
         if source.opcode == "tuple":
             return computation[source.operands[index]], name
-        if source.opcode == "while" and self._kept(source, index):
+        if source.opcode == "while" and self._is_unchanged(source, index):
             return self._start(source, index, name)
         if source.opcode != "parameter":
             return None
         caller = self.callers.get(name)
-        if caller is None or caller[0].opcode != "while" or not self._kept(caller[0], index):
+        if (
+            caller is None
+            or caller[0].opcode != "while"
+            or not self._is_unchanged(caller[0], index)
+        ):
             return None
         return self._start(caller[0], index, caller[1])
 
@@ -79,7 +83,7 @@ class Origins:
             return None
         return self.module.computations[name][initial.operands[index]], name
 
-    def _kept(self, loop: Instruction, index: int) -> bool:
+    def _is_unchanged(self, loop: Instruction, index: int) -> bool:
         body = self.module.computations[loop.attribute("body").lstrip("%")]
         root = next(instruction for instruction in body.values() if instruction.root)
         if root.opcode != "tuple":

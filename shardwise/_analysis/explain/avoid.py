@@ -125,7 +125,7 @@ class _Look:
     def _plan(self, op: Collective, before: Value, after: Value, present: dict) -> Avoidance | None:
         return (
             self._same(op, before)
-            or self._held(op, after, present)
+            or self._present(op, after, present)
             or self._given_back(op, before)
             or self._scattered(op, after)
             or self._reduced(op)
@@ -167,7 +167,7 @@ class _Look:
             remedy = "make it here: every device has all that it would be sent."
         return Avoidance("same", reason, remedy)
 
-    def _held(self, op: Collective, after: Value, present: dict) -> Avoidance | None:
+    def _present(self, op: Collective, after: Value, present: dict) -> Avoidance | None:
         """Plan for a result that the device already has."""
         var = present.get((after, str(op.outs[0].dtype)))
         maker = self.makers.get(var) if var is not None else None

@@ -203,7 +203,9 @@ def held_results(
     shardings = shardings_in(text)
     if len(shardings) != len(results):
         return list(results)
-    return [_held(row, text, compiled, mesh) for row, text in zip(results, shardings, strict=True)]
+    return [
+        _layout_of(row, text, compiled, mesh) for row, text in zip(results, shardings, strict=True)
+    ]
 
 
 def held_arguments(
@@ -219,7 +221,7 @@ def held_arguments(
     return arguments_held
 
 
-def _held(
+def _layout_of(
     layout: ArrayLayout, text: str, compiled: Compiled, mesh: Sequence[MeshAxis]
 ) -> ArrayLayout:
     spec = spec_of_sharding(text, len(layout.shape), compiled.mesh)

@@ -129,11 +129,11 @@ def _report(
     steps, tally = recorder.steps(body, LoopContext())
     read = {atom for op in body.ops for atom in op.ins} | set(body.outs)
     arguments = tuple(
-        _held(path, var, layouts, axes, var in read)
+        _layout(path, var, layouts, axes, var in read)
         for path, var in zip(paths, inputs, strict=True)
     )
     results = tuple(
-        _held(path, _as_var(atom, aval), layouts, axes)
+        _layout(path, _as_var(atom, aval), layouts, axes)
         for path, atom, aval in zip(
             traced.result_paths, body.outs, traced.program.avals, strict=True
         )
@@ -207,7 +207,7 @@ def _as_var(atom: Any, aval: Any) -> Var:
     return atom if isinstance(atom, Var) else Var(tuple(aval.shape), aval.dtype)
 
 
-def _held(
+def _layout(
     path: str, var: Var, layouts: Layouts, axes: tuple[Axis, ...], used: bool = True
 ) -> ArrayLayout:
     split = set(layouts.axes(var))

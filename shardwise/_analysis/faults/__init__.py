@@ -43,6 +43,12 @@ from .shares import NotFollowed as NotFollowed
 from .shares import OtherDimension as OtherDimension
 from .shares import ShareReturned as ShareReturned
 from .shares import ShareUsed as ShareUsed
+from .silence import Ignore as Ignore
+from .silence import ignore_of as ignore_of
+from .silence import ignores_in as ignores_in
+from .silence import place_of as place_of
+from .silence import silencing as silencing
+from .silence import split_silenced as split_silenced
 from .values import DependsOnDevices as DependsOnDevices
 from .values import FollowsSharding as FollowsSharding
 from .values import NotFinite as NotFinite

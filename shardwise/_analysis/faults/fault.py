@@ -67,7 +67,7 @@ class Fault:
         OLD.update(dict.fromkeys(cls.old, cls.code))
 
     @classmethod
-    def found(
+    def finding(
         cls, message: str, where: Where | None = None, remedy: str = "", **fields: Any
     ) -> Finding:
         """Return a finding of this fault; without `where` it has no line."""

@@ -25,9 +25,9 @@ class Limit(Fault):
     explanation = ""
 
     @classmethod
-    def seen(cls, message: str, remedy: str, where: Any = None) -> Finding:
+    def suspicion(cls, message: str, remedy: str, where: Any = None) -> Finding:
         """Return a finding that does not fail the verdict."""
-        return cls.found(message, where, remedy, certain=False)
+        return cls.finding(message, where, remedy, certain=False)
 
 
 class Contradiction(Limit):
@@ -45,7 +45,7 @@ class Contradiction(Limit):
     @classmethod
     def on(cls, mesh: str) -> Finding:
         """Report a mesh on which results are wrong although the analysis proved them."""
-        return cls.found(
+        return cls.finding(
             f"the program is proved on {mesh}, for numbers without end, and yet they differ there: "
             "something overflows on the way, wraps around or is NaN. If nothing does, this is a "
             "bug in shardwise, and a report with the program would help",
@@ -76,7 +76,7 @@ class NothingCompared(Limit):
     @classmethod
     def so(cls, what: str) -> Finding:
         """Report that nothing was compared."""
-        return cls.seen(
+        return cls.suspicion(
             what, "return what the program computes: the loss, the gradients, the new parameters."
         )
 
@@ -106,11 +106,11 @@ class OneDevice(Limit):
     def along(cls, axis: str, alone: bool) -> Finding:
         """Report an axis of size 1; with `alone`, every mesh is a single device."""
         if alone:
-            return cls.seen(
+            return cls.suspicion(
                 "only one device was tried: its result was compared with itself",
                 f'mesh={{"{axis}": [1, 2, 4, 8]}}, or reference=.',
             )
-        return cls.seen(
+        return cls.suspicion(
             f"axis {axis!r} was only ever 1: what goes wrong along it could not be seen",
             f'mesh={{"{axis}": [1, 2, 4, 8], ...}}.',
         )
@@ -134,7 +134,7 @@ class Degenerate(Limit):
         more = f" (and {len(paths) - 1} more results)" if len(paths) > 1 else ""
         pronoun = "them" if elements else "it"
         message = f"{paths[0]} {what}: nothing could be seen of {pronoun}{more}"
-        return cls.seen(message, f"give other data, {DRAW}")
+        return cls.suspicion(message, f"give other data, {DRAW}")
 
 
 class SameData(Limit):
@@ -166,7 +166,7 @@ class SameData(Limit):
             data_text = paths[0] + (f" (and {len(paths) - 1} more)" if len(paths) > 1 else "")
             differ = "they differ" if len(paths) > 1 else "it differs"
             cannot = f"a mistake that shows only where {differ} cannot be seen"
-        return cls.seen(
+        return cls.suspicion(
             f"every device was given the same {data_text}: {cannot}",
             f"give data that differs from row to row, {DRAW}",
             where,
@@ -205,7 +205,7 @@ class HiddenByZeros(Limit):
         """Report what is wrong once the zeros in these arguments are replaced."""
         path, *more = paths
         subject = f"{path} is" if not more else f"{path} (and {len(more)} more) are"
-        return cls.seen(
+        return cls.suspicion(
             f"{subject} zero everywhere, and with other numbers there the results are wrong: "
             f"{shown.message}",
             f"fix this line ({shown.code}), or give {'them' if more else 'it'} numbers that are "
@@ -244,7 +244,7 @@ class Ties(Limit):
         """Report a result in which a tie is decided differently on a mesh."""
         count = int((wrong.got != wrong.want.value).sum())
         differ = "elements differ" if wrong.got.size > 1 else "element differs"
-        return cls.seen(
+        return cls.suspicion(
             f"{wrong.path} is decided by a tie: {count} of {wrong.got.size} {differ} on "
             f"{wrong.mesh}, and as much by changing the arguments by 1e-13 of themselves",
             "give data without ties; or break them by a rule, as by the index of equal scores.",
@@ -280,7 +280,7 @@ class Unmet(Limit):
         (where, text), *others = rows
         lines = ", ".join(dict.fromkeys(str(other.line) for other, _ in others[:FEW]))
         more = f"; and {len(others)} more, in line {lines}" if others else ""
-        return cls.seen(
+        return cls.suspicion(
             f"{text} for the values drawn: what the program does otherwise was not compared{more}",
             "in place of the shapes, pass arguments for which the condition has the other outcome.",
             where,

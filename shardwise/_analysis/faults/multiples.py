@@ -51,7 +51,7 @@ class TooLarge(Fault):
     def from_meaning(cls, m: Any) -> Finding | None:
         """Report which sum is superfluous, from a `Multiple`."""
         if m.direction == 0 and m.ratio > 1:
-            return cls.found(*m.unclear())
+            return cls.finding(*m.unclear())
         if m.direction <= 0:
             return None
         head, axes, paid = (
@@ -63,7 +63,7 @@ class TooLarge(Fault):
         auto = next((step for step in paid if step.op.backward), None)
         loss, seeded = m.steps("reduced", everywhere=True), m.steps("seeded")
         if auto is not None and not repeated and loss:
-            return cls.found(
+            return cls.finding(
                 f"{head}so is the loss that is differentiated, since this line",
                 loss[0].op.where,
                 f"average it: jax.lax.pmean(..., {axes}); or divide its sum by the number of all, "
@@ -72,14 +72,14 @@ class TooLarge(Fault):
         if auto is not None and not repeated:
             idle = next((step for step in m.steps("times") if step.order > auto.order), None)
             tail = f"; the pmean at {idle.op.where} averages equal values" if idle else ""
-            return cls.found(
+            return cls.finding(
                 f"{head}autodiff sums this gradient over {axes}, and each device's loss is a mean "
                 f"over its own part{tail}",
                 m.line(auto),
                 m.gradient_remedy(auto),
             )
         if repeated and repeated[-1].op.backward:
-            return cls.found(
+            return cls.finding(
                 f"{head}the backward pass sums a gradient over {axes} here although every device "
                 "has the same; with check_vma=False the derivative of a psum is a psum",
                 repeated[-1].op.where,
@@ -88,13 +88,13 @@ class TooLarge(Fault):
                 "returns (gradient,).",
             )
         if repeated:
-            return cls.found(
+            return cls.finding(
                 f"{head}it is summed over {axes} although every device has the same value",
                 repeated[-1].op.where,
                 MEANT.format(over=axes),
             )
         if paid and seeded:
-            return cls.found(
+            return cls.finding(
                 f"{head}what is differentiated is summed over {axes} here, with check_vma=False, "
                 f"so that its derivative is summed over {axes} too, before the sum at "
                 f"{paid[-1].op.where}",
@@ -108,20 +108,20 @@ class TooLarge(Fault):
         by_hand = [step for step in scaled if not m.is_mean(step)]
         averaged = all(map(m.is_mean, paid))
         if by_hand and (averaged or m.divides(by_hand[-1], 1 / m.ratio)):
-            return cls.found(
+            return cls.finding(
                 f"{head}it is {'averaged' if averaged else 'summed'} over {axes} at "
                 f"{paid[-1].op.where}, and multiplied by the number of devices here",
                 by_hand[-1].op.where,
                 "leave the number of devices out.",
             )
         if scaled and m.is_integer(paid[-1].coef):
-            return cls.found(
+            return cls.finding(
                 f"{head}a sum over {axes} is divided by what one device has",
                 scaled[-1].op.where,
                 f"divide by the number of all, or sum it too: jax.lax.psum(count, {axes}).",
             )
         if paid and m.counts(paid[-1]):  # a count is no mean
-            return cls.found(
+            return cls.finding(
                 f"{head}it is summed over {axes}, beside a number that is one device's own",
                 paid[-1].op.where,
                 "take that number of all devices: x.size is that of one device's part, and "
@@ -129,7 +129,7 @@ class TooLarge(Fault):
             )
         if paid:
             scatters = getattr(paid[-1].op, "name", "") == "psum_scatter"
-            return cls.found(
+            return cls.finding(
                 f"{head}it is summed over {axes}, where each device's value is already a mean over "
                 "its own part",
                 paid[-1].op.where,
@@ -137,7 +137,7 @@ class TooLarge(Fault):
                 if scatters
                 else AVERAGED.format(over=axes),
             )
-        return cls.found(
+        return cls.finding(
             f"{head}{size_words(m.powers)}",
             m.step_line(-1),
             f"look at what is counted, summed and averaged over {axes} on the way.",
@@ -151,9 +151,9 @@ class TooLarge(Fault):
         text = f"is {wrong.multiple:.4g} times too large, {wrong.whose}"
         if not wrong.summed_before:
             remedy = SUMMED if wrong.reduced_by == "pmean" else AVERAGED
-            return cls.found(text, wrong.where, remedy.format(over=wrong.over))
+            return cls.finding(text, wrong.where, remedy.format(over=wrong.over))
         text += "; every device has the same value before the sum"
-        return cls.found(text, wrong.where, MEANT.format(over=wrong.over))
+        return cls.finding(text, wrong.where, MEANT.format(over=wrong.over))
 
 
 SUMMED = "sum instead of averaging: jax.lax.psum(..., {over}), or divide only once."
@@ -190,7 +190,7 @@ class TooSmall(Fault):
     def from_meaning(cls, m: Any) -> Finding | None:
         """Report which division is superfluous, from a `Multiple`."""
         if m.direction == 0:
-            return cls.found(*m.unclear())
+            return cls.finding(*m.unclear())
         head, axes = f"{m.made_of}is 1/{m.inverse} of what it is on one device: ", m.over
         scaled, paid = m.steps("scaled", everywhere=True), m.steps("paid")
         averaged = [step for step in paid if m.is_mean(step)]
@@ -198,20 +198,20 @@ class TooSmall(Fault):
         divided = [step for step in by_hand if m.divides(step, 1 / m.ratio)]
         late = [step for step in divided if averaged and step.order > averaged[-1].order]
         if late:
-            return cls.found(
+            return cls.finding(
                 f"{head}it is averaged over {axes} at {averaged[-1].op.where}, and divided by the "
                 "number of devices again",
                 late[-1].op.where,
                 "divide only once.",
             )
         if divided and not averaged:
-            return cls.found(
+            return cls.finding(
                 f"{head}it is divided by the number of devices along {axes} here",
                 divided[-1].op.where,
                 "leave the division out.",
             )
         if by_hand and paid and not averaged and by_hand[-1].order > paid[-1].order:
-            return cls.found(
+            return cls.finding(
                 f"{head}it is summed over {axes} at {paid[-1].op.where}, and what it is divided by "
                 "here grows too fast with the number of devices",
                 by_hand[-1].op.where,
@@ -219,12 +219,12 @@ class TooSmall(Fault):
             )
         reductions = averaged or paid or [step for step in scaled if step not in by_hand]
         if not reductions:
-            return cls.found(
+            return cls.finding(
                 f"{head}{size_words(m.powers)}",
                 m.step_line(0),
                 f"look at what is averaged or divided over {axes} on the way.",
             )
-        return cls.found(
+        return cls.finding(
             f"{head}it is averaged over {axes}, where each device has a share of a sum",
             reductions[-1].op.where,
             f"sum instead of averaging: jax.lax.psum(..., {axes}).",
@@ -237,7 +237,7 @@ class TooSmall(Fault):
             return None
         text = f"is {wrong.fraction(wrong.multiple)} of what it should be, {wrong.whose}"
         remedy = AVERAGED if wrong.reduced_by == "psum" else SUMMED
-        return cls.found(text, wrong.where, remedy.format(over=wrong.over))
+        return cls.finding(text, wrong.where, remedy.format(over=wrong.over))
 
 
 class CountedOften(Fault):
@@ -268,7 +268,7 @@ class CountedOften(Fault):
         if step is None:
             return None
         axis_name = repr(step.axis.name)
-        return cls.found(
+        return cls.finding(
             f"counts a value {step.axis.size} times: every device has it whole and adds it here, "
             f"before the sum over {axis_name}",
             step.op.where,

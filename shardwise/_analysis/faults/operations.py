@@ -49,14 +49,14 @@ class ReducedAgain(Fault):
             remedy = f"leave the sum out, or average: jax.lax.pmean(..., {over})."
         name = "pmean" if averages else op.name
         message = f"{name} over {over} of a value that is already the same along it{reason}"
-        return cls.found(message, op.where, remedy, certain=False)
+        return cls.finding(message, op.where, remedy, certain=False)
 
     @classmethod
     def harmless(cls, finding: Finding) -> Finding:
         """Reword a finding if every result is right: something compensates for the extra sum."""
         if finding.message.startswith("pmean"):
             return finding
-        return cls.found(
+        return cls.finding(
             f"{finding.message}. Every result is right, so something makes up for it",
             finding.where,
             "nothing, if that is meant, as where it is divided by the number of devices. Without "
@@ -100,7 +100,7 @@ class MayDiverge(Fault):
     @classmethod
     def from_operations(cls, op: Any, collective: Any, mesh: str = "") -> Finding:
         """Report a branch or loop whose devices may diverge before a collective."""
-        return cls.found(
+        return cls.finding(
             f"{collective} is under a decision that may differ between the devices; where it does, "
             "some wait forever",
             op.where,
@@ -144,7 +144,7 @@ class MayDiffer(Fault):
     @classmethod
     def from_operations(cls, axis: Any, where: Any) -> Finding:
         """Report a result that is declared the same along an axis but may differ."""
-        return cls.found(
+        return cls.finding(
             f"a result is declared the same along {axis.name!r} and computed from values that "
             "differ along it, with JAX's own check off",
             where,
@@ -159,10 +159,10 @@ class MayDiffer(Fault):
         came = f"{finding.message}. It came out"
         if not apart:
             message = f"{came} the same on all devices here"
-            return cls.found(message, finding.where, finding.remedy, certain=False)
+            return cls.finding(message, finding.where, finding.remedy, certain=False)
         tail = "" if shown else ", which no result shows"
         first = "look first at the other findings, which may be the reason. Else " if shown else ""
-        return cls.found(
+        return cls.finding(
             f"{came} different on the devices here; the first device's is used{tail}",
             finding.where,
             f"{first}reduce it, or declare it split in out_specs. With check_vma on, JAX itself "
@@ -215,7 +215,7 @@ class UnusedAxis(Fault):
     @classmethod
     def from_operations(cls, axis: Any, where: Any) -> Finding:
         """Report an axis that no spec and no collective names."""
-        return cls.found(
+        return cls.finding(
             f"nothing in the program uses mesh axis {axis.name!r}: its devices all do the same "
             "work",
             where,
@@ -226,7 +226,7 @@ class UnusedAxis(Fault):
     @classmethod
     def not_sharded(cls) -> Finding:
         """Report a program without `shard_map`."""
-        return cls.found(
+        return cls.finding(
             NOT_SHARDED,
             remedy="sw.explain(f, *args, mesh=mesh) shows what the compiler sends, and from which "
             "line; on the command line, shardwise explain. To check what each device does, write "
@@ -266,7 +266,7 @@ class GatheredToReduce(Fault):
     @classmethod
     def from_operations(cls, op: Any) -> Finding:
         """Report a large `all_gather`."""
-        return cls.found(
+        return cls.finding(
             f"all_gather brings {op.outs[0].bytes / 1e6:.1f} MB to every device, and the result is "
             "only reduced again",
             op.where,
@@ -304,4 +304,4 @@ class Deadlock(Fault):
     def from_numbers(cls, error: Any, where: Any, mesh: str) -> Finding:
         """Report the deadlock with which a simulated program stopped."""
         head, *remedies = str(error).split("\n  Remedy: ")
-        return cls.found(head, where, remedies[0] if remedies else "", mesh=mesh)
+        return cls.finding(head, where, remedies[0] if remedies else "", mesh=mesh)

@@ -43,7 +43,7 @@ class ShareReturned(Fault):
         if m.same and ratio not in (None, 1, count):
             return Differs.from_meaning(m)  # no sum of them is the result
         if m.same and ratio is None and not m.mistake.extreme:
-            return cls.found(
+            return cls.finding(
                 f"is made with only the first device's share of a sum over {axes}",
                 m.where,
                 f"add the shares up, before anything is added to them: jax.lax.psum(..., {axes}), "
@@ -61,7 +61,9 @@ class ShareReturned(Fault):
         if not m.same:
             is_only = "is put together from each device's"
             remedy += ", and leave the axis out of out_specs"
-        return cls.found(f"{is_only} {share}", m.where, f"{remedy}: jax.lax.{reduce}(..., {axes}).")
+        return cls.finding(
+            f"{is_only} {share}", m.where, f"{remedy}: jax.lax.{reduce}(..., {axes})."
+        )
 
 
 class ShareUsed(Fault):
@@ -122,7 +124,7 @@ class ShareUsed(Fault):
         """Report where a share is used and what has to come first, from a `Misuse`."""
         axes = m.over
         if m.mistake.extreme:
-            return cls.found(
+            return cls.finding(
                 f"uses each device's own maximum or minimum over {axes} as if it were the whole: "
                 f"{m.mistake.reason}",
                 m.where,
@@ -131,7 +133,7 @@ class ShareUsed(Fault):
         if m.gradient is not None:
             line = m.gradient.where
             at = f", at {m.mistake.op.where}" if m.mistake.op.where.line != line.line else ""
-            return cls.found(
+            return cls.finding(
                 f"is made with a gradient that is each device's share of a sum over {axes}: that "
                 f"of what goes in here, which the backward pass uses as if it were the whole{at}",
                 line,
@@ -141,7 +143,7 @@ class ShareUsed(Fault):
             )
         if (dims := m.variance) is not None:
             mean_dims, var_dims = dims
-            return cls.found(
+            return cls.finding(
                 "is made with a variance around each device's own mean, not around the mean over "
                 f"{axes}: the square comes before the means are averaged",
                 m.where,
@@ -165,7 +167,7 @@ class ShareUsed(Fault):
     def used(cls, m: Any, by: Any, reason: str, remedy: str = "") -> Finding:
         """Report the operation that uses a share as the whole."""
         place = f" at {by.where}" if by.where.line != m.where.line else ""
-        return cls.found(
+        return cls.finding(
             f"uses each device's own share of a sum over {m.over} as if it were the whole{place}: "
             f"{reason}",
             m.where,
@@ -217,16 +219,16 @@ class Differs(Fault):
     @classmethod
     def from_meaning(cls, m: Any) -> Finding | None:
         """Report the operation that makes the result that differs."""
-        return cls._found(m.over, m.line)
+        return cls._differing(m.over, m.line)
 
     @classmethod
     def from_numbers(cls, wrong: Any) -> Finding | None:
         """Report that the devices hold different values."""
-        return cls._found(wrong.differs_over, wrong.where) if wrong.apart else None
+        return cls._differing(wrong.differs_over, wrong.where) if wrong.apart else None
 
     @classmethod
-    def _found(cls, over: str, where: Any) -> Finding:
-        return cls.found(
+    def _differing(cls, over: str, where: Any) -> Finding:
+        return cls.finding(
             f"differs between devices along {over}, though out_specs declare it the same; JAX "
             "returns the first device's",
             where,
@@ -251,7 +253,7 @@ class OtherDimension(Fault):
     @classmethod
     def from_meaning(cls, m: Any) -> Finding | None:
         """Report the operation that makes the result that is joined along another dimension."""
-        return cls.found(
+        return cls.finding(
             f"is split over {m.over} along another dimension than out_specs declare",
             m.line,
             "name the axis in out_specs at the dimension that is split.",
@@ -279,14 +281,14 @@ class NotFollowed(Fault):
         remedy = "write repeated layers as one lax.scan, or prove a part of the program."
         if first is not None:
             remedy = f"prove the sizes that you will run with by themselves: mesh={first}"
-        return cls.found(f"{sizes}: not reached: {why}", remedy=remedy, certain=False)
+        return cls.finding(f"{sizes}: not reached: {why}", remedy=remedy, certain=False)
 
     @classmethod
     def from_meaning(cls, m: Any) -> Finding | None:
         """Report what could not be analysed."""
         if m.gap.filled is not None:
             rows, filled = m.gap.filled
-            return cls.found(
+            return cls.finding(
                 f"could not be related to what it is on one device: {rows} rows do not divide over "
                 f"{m.mesh}, so they are filled up to {filled}, and no rule leaves out again what "
                 "is filled up",
@@ -294,13 +296,13 @@ class NotFollowed(Fault):
                 "compares the numbers of this one.",
             )
         if m.reason:
-            return cls.found(f"could not be followed: {m.reason}", m.where)
+            return cls.finding(f"could not be followed: {m.reason}", m.where)
         reason = (
             "it is too long to take apart" if m.gap.long else "no rule leads from one to the other"
         )
         if m.name and not m.gap.long:
             reason = f"no rule says what {m.name} gives here"
-        return cls.found(
+        return cls.finding(
             f"could not be related to what it is on one device: {reason}",
             m.where,
             "sw.check compares numbers instead.",

@@ -55,13 +55,13 @@ class FollowsSharding(Fault):
         follows = "depends on random numbers that follow the sharding"
         remedy = "draw them for the whole array and keep the part of this device"
         if not wrong.keys_differ:
-            return cls.found(
+            return cls.finding(
                 f"{follows}: every device draws the same ones, with one key ({wrong.much})",
                 wrong.draw_line,
                 f"{remedy}, or make one key per example from its global index: "
                 "jax.random.fold_in(key, index).",
             )
-        return cls.found(
+        return cls.finding(
             f"{follows}: each device draws with a key of its own, so another number of devices "
             f"draws other numbers ({wrong.much})",
             wrong.draw_line,
@@ -114,7 +114,7 @@ class NotFinite(Fault):
         if (wrap := wrong.wraps) is not None:
             wrapped, on_mesh = wrap
             where_text = "" if on_mesh else "on one device, and not on the mesh, "
-            return cls.found(
+            return cls.finding(
                 f"depends on where integers wrap around ({wrong.much}): {where_text}{wrapped} here",
                 wrapped.where,
                 "add up in a wider dtype: x.sum(dtype=jnp.int32), "
@@ -136,7 +136,7 @@ class NotFinite(Fault):
             kind, end = wrong.narrow
             remedy = f"look for a sum that leaves the range of {kind} ({end:g}) and add it up in "
             remedy += f"float32, or for {empty}"
-        return cls.found(text, line, remedy)
+        return cls.finding(text, line, remedy)
 
 
 class OtherType(Fault):
@@ -168,7 +168,7 @@ class OtherType(Fault):
     @classmethod
     def structure(cls, differ: str, where: Any, mesh: str) -> Finding:
         """Report results in another pytree; `differ` says how."""
-        return cls.found(
+        return cls.finding(
             f"the result has another structure than on one device: {differ} on {mesh}",
             where,
             "return the same pytree on every mesh.",
@@ -182,7 +182,7 @@ class OtherType(Fault):
         """Report how dtype or shape differ."""
         if wrong.same_type:
             return None
-        return cls.found(
+        return cls.finding(
             f"is {wrong.kind} and should be {wrong.wanted_kind}",
             wrong.where,
             "look at out_specs: a dimension that is split comes back whole."
@@ -225,7 +225,7 @@ class DependsOnDevices(Fault):
     @classmethod
     def from_operation(cls, wrong: Any, op: Any, does: str, over: str, rows: str) -> Finding:
         """Report an operation that each device applies only to its own part."""
-        return cls.found(
+        return cls.finding(
             f"depends on the number of devices ({wrong.much}): "
             f"each device {does} over {over} alone",
             op.where,
@@ -237,7 +237,7 @@ class DependsOnDevices(Fault):
     def from_numbers(cls, wrong: Any) -> Finding | None:
         """Report the line at which a result starts to depend on the number of devices."""
         if wrong.written:
-            return cls.found(
+            return cls.finding(
                 "is a number that the program takes from the mesh or from a shape: "
                 f"{wrong.got} instead of {wrong.want.value}",
                 wrong.where,
@@ -247,14 +247,14 @@ class DependsOnDevices(Fault):
             )
         depends = f"depends on the number of devices ({wrong.much})"
         if wrong.origin and not wrong.same_at_origin:
-            return cls.found(
+            return cls.finding(
                 f"{depends}: it differs first at this line",
                 wrong.where,
                 "this is the first value that, assembled from all devices (in a loop, after its "
                 "last iteration), differs from the value on one device. Is the operation valid on "
                 "a part of the array, and does a loop over the parts run once for each?",
             )
-        return cls.found(
+        return cls.finding(
             depends,
             wrong.where,
             f"this line is the first value that is the same on every device{wrong.along} and yet "
@@ -293,7 +293,7 @@ class NotReference(Fault):
         else:
             expected = wrong.wanted_kind
             text = f"is {wrong.kind} on one device already, and the reference gives {expected}"
-        return cls.found(
+        return cls.finding(
             f"{text}: that is not the sharding",
             remedy="compare the two without a mesh first: one of them computes something else. "
             "Without reference=, the program is compared with itself on one device.",

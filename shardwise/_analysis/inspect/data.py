@@ -204,7 +204,7 @@ class Stop:
 
         There may be none: values that only the backward pass uses are left out.
         """
-        visible = [s for s in self.steps if not s.saved and not (s.backward and _handed(s))]
+        visible = [s for s in self.steps if not s.saved and not (s.backward and _is_passed_on(s))]
         return tuple(s for s in visible if s.name or s.kind != "value" or s is visible[-1])
 
 
@@ -262,7 +262,7 @@ class InspectionData(Plain):
         return dataclasses.replace(self, steps=matches)
 
 
-def _handed(step: Step) -> bool:
+def _is_passed_on(step: Step) -> bool:
     """Return whether it is only passed on: into a `shard_map`, or past a barrier of
     `jax.checkpoint`."""
     return step.kind == "input" or step.operation == "optimization_barrier"

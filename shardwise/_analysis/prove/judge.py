@@ -16,7 +16,7 @@ from ..._base.errors import name_of
 from ..._meaning import Gap
 from ..._mesh import AbstractMesh, Axis, axes_of, words
 from ..._program import collectives_in, is_sharded
-from ..check import Every, cause, place_of, ratios, split_silenced
+from ..check import Every, cause, ratios
 from ..compiler.outside import checked_part
 from ..faults import (
     MEANING,
@@ -27,6 +27,8 @@ from ..faults import (
     NothingCompared,
     UnusedAxis,
     grouped,
+    place_of,
+    split_silenced,
 )
 from .numbers import LIMIT, Numbers
 from .proof import PROVED, REFUTED, UNKNOWN, Proof, Result
@@ -94,7 +96,7 @@ def judged(
         results.append(Result(row.path, mesh, status, _reason(row, row_findings)))
         if not row.gaps and status == UNKNOWN and not row.waits:
             findings_[Contradiction.on(mesh)] = None
-    causes = grouped(_untold(suspects, findings_))
+    causes = grouped(_without_suspicions(suspects, findings_))
     reported = {(finding.code, finding.where) for finding in causes if finding.certain}
     shown = [finding for finding in findings_ if (finding.code, finding.where) not in reported]
     findings = [*causes, *shown, *_waiting(programs, numbers)]
@@ -149,7 +151,9 @@ def _is_cause(findings: Sequence[Finding]) -> bool:
     return bool(findings) and findings[0].code != NotFollowed.code
 
 
-def _untold(suspects: Sequence[Finding], reported: dict[Finding, None]) -> list[Finding]:
+def _without_suspicions(
+    suspects: Sequence[Finding], reported: dict[Finding, None]
+) -> list[Finding]:
     """Drop findings that are not certain for results that are refuted by another finding."""
     leaves = {leaf for finding in reported for leaf in (finding.leaf, *finding.likewise)}
     leaves |= {finding.leaf for finding in suspects if finding.certain}

@@ -99,7 +99,7 @@ def try_numbers(
         return Numbers(words=f"The program was not run: {LIMIT}.")
     except (ShardwiseError, TypeError, ValueError, AssertionError, RuntimeError, MemoryError):
         return Numbers()  # without a run, the result remains unknown
-    return _told(examined, small, exact=small[0] in meshes)
+    return _outcome(examined, small, exact=small[0] in meshes)
 
 
 def _smaller(
@@ -141,7 +141,7 @@ def _devices(mesh: AbstractMesh) -> int:
     return math.prod(mesh.shape.values())
 
 
-def _told(examined: Examined, meshes: Sequence[AbstractMesh], exact: bool) -> Numbers:
+def _outcome(examined: Examined, meshes: Sequence[AbstractMesh], exact: bool) -> Numbers:
     verdict = examined.verdict
     run = [words(mesh) for mesh in meshes]
     # Silenced findings are not reported, but they do count.

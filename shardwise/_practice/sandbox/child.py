@@ -135,7 +135,7 @@ def _one(file: str, source: str, job: dict[str, Any], watching: Any) -> dict[str
     observed = watching.begin()
     outcome: dict[str, Any] = {}
     try:
-        outcome = _done(job, file, source, watching)
+        outcome = _execute(job, file, source, watching)
     except _Missing as error:
         outcome["error"] = {"type": "Missing", "message": str(error)}
     except _NotPython as error:
@@ -145,7 +145,7 @@ def _one(file: str, source: str, job: dict[str, Any], watching: Any) -> dict[str
     return {"facts": observed.facts(), **outcome}
 
 
-def _done(job: dict[str, Any], file: str, source: str, watching: Any) -> dict[str, Any]:
+def _execute(job: dict[str, Any], file: str, source: str, watching: Any) -> dict[str, Any]:
     """Execute a job: run the file, inspect it, export it, or replay an exported program."""
     import jax
 

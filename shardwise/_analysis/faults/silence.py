@@ -20,7 +20,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextvars import ContextVar
 from typing import Any
 
-from ..faults import Finding, canonical
+from .fault import canonical
+from .finding import Finding
 
 Place = tuple[str, int]
 """A file and a line number in it."""
