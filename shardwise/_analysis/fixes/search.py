@@ -23,8 +23,8 @@ from ..._engine.static import Static
 from ..._meaning import Gap
 from ..._mesh import AbstractMesh
 from ..._program import Body, Join, Op, walk
-from ..check import Examined, Finding, Verdict, place_of, split_silenced
-from ..faults import FollowsSharding
+from ..check import Examined, Finding, Verdict
+from ..faults import FollowsSharding, place_of, split_silenced
 from .arithmetic import ARITHMETIC
 from .candidate import Candidate
 from .edits import CATALOGUE, EditContext, keep_checks
