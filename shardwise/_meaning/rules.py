@@ -11,6 +11,8 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from .._program import Collective, Leaf
 from . import term as T
 from .algebra import INTEGER, NARROW, Algebra, kind_of
@@ -110,7 +112,9 @@ def frozen(value: Any) -> Any:
     try:
         hash(value)
     except TypeError:
-        return str(value)
+        # The text of an array leaves out elements.
+        is_array = isinstance(value, np.ndarray)
+        return (str(value.dtype), value.shape, value.tobytes()) if is_array else str(value)
     return value
 
 

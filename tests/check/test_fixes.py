@@ -12,10 +12,10 @@ import pytest
 from jax import P
 
 import shardwise as sw
-from shardwise._analysis.check import running
 from shardwise._analysis.fixes.live import LoadedFile
 from shardwise._analysis.fixes.search import Search
 from shardwise._analysis.fixes.source import Edit, Source
+from shardwise._analysis.lift import run
 from tests.support import normal, real_mesh
 
 from .fixes import of_corpus
@@ -550,8 +550,8 @@ def convolved(x, kernel, *, mesh):
 def test_a_search_that_finds_nothing_costs_no_more_than_the_check(monkeypatch):
     """Counted in programs that are compiled, which is what both spend most of their time on."""
     compiled, tried = [], []
-    compile_it, attempt = running.compiled, Search.attempt
-    monkeypatch.setattr(running, "compiled", lambda *a: compiled.append(1) or compile_it(*a))
+    compile_it, attempt = run.compiled, Search.attempt
+    monkeypatch.setattr(run, "compiled", lambda *a: compiled.append(1) or compile_it(*a))
     monkeypatch.setattr(Search, "attempt", lambda *a: tried.append(a[1]) or attempt(*a))
     args = normal(16), normal(3)
     assert not sw.check(convolved, *args, mesh=DATA, fix=False)

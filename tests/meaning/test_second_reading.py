@@ -13,6 +13,8 @@ import pytest
 from jax import lax
 from jax.sharding import PartitionSpec as P
 
+from shardwise._meaning.rules import frozen
+
 from .test_classes import COUNT, SOME_NAN, D, Program, R
 
 GRID = np.random.default_rng(0).normal(size=(16, 4)).astype(np.float32)
@@ -184,6 +186,14 @@ def test_a_wrong_program_is_not_proved(name):
     close = np.isclose(got.astype(float), want.astype(float), rtol=1e-3, equal_nan=True)
     assert not close.all(), "the arguments do not show that this program is wrong"
     assert program.proved() != "proved"
+
+
+def test_parameters_that_are_arrays_are_compared_by_every_element():
+    one, other = np.arange(4000), np.arange(4000)
+    other[2000] = 0
+    assert str(one) == str(other)
+    assert frozen({"x": one}) != frozen({"x": other})
+    assert frozen({"x": one}) == frozen({"x": one.copy()})
 
 
 UNKNOWN = {
