@@ -362,7 +362,7 @@ def _before(w: Notes, steps: Sequence[TermEvent], ratio: Coef | None) -> list[Te
     coefs = w.reference.coefs if w.reference is not None else {}
     for term, recorded in w.steps.items():
         for step in recorded if not term.shape else ():
-            if T.is_one(term) and step.kind == "times" and step.op.backward:
+            if step.kind == "times" and step.op.backward:
                 explaining.append(dataclasses.replace(step, kind="seeded"))
             elif step.kind in ("paid", "scaled") and not step.op.backward and step.order < last:
                 times = {T.over(step.coef, coef) for coef in coefs.get(term, ()) if coef}

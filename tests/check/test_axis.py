@@ -109,6 +109,7 @@ BOTH = {"dp": 4, "tp": 4}
         (BOTH, Fraction(1, 4), [({"dp": 4, "tp": 2}, Fraction(1, 4))], [{"dp": -1}]),
         ({"dp": 4, "tp": 2}, Fraction(1, 2), [({"dp": 1, "tp": 2}, 2)], [{"dp": -1, "tp": 1}]),
         (BOTH, 3, [], []),
+        (BOTH, 1, [], []),
     ],
 )
 def test_powers_fit_every_mesh(sizes, factor, seen, found):

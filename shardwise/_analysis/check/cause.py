@@ -95,9 +95,17 @@ class Multiple:
         by_step = filter(self._explained, self._fitting)
         return next(by_count, None) or next(by_step, None) or next(iter(self._fitting), {})
 
-    def _explained(self, one: Powers) -> bool:
+    def _explained(self, guess: Powers) -> bool:
         """Return whether there is a known step over each of these axes."""
-        return one.keys() <= {step.axis.name for step in self.gap.steps if step.axis is not None}
+        return guess.keys() <= {step.axis.name for step in self.gap.steps if step.axis is not None}
+
+    def sums_all(self, steps: Sequence[TermEvent]) -> bool:
+        """Return whether there is a step over each axis of the factor."""
+        return {axis.name for axis in self._axes} <= {s.axis.name for s in steps if s.axis}
+
+    def over_axes(self, steps: Sequence[TermEvent]) -> str:
+        """The axes of the factor that these steps are over, as written in a collective."""
+        return names([axis for axis in self._axes if any(step.axis == axis for step in steps)])
 
     @property
     def counted(self) -> TermEvent | None:

@@ -94,11 +94,13 @@ class TooLarge(Fault):
                 MEANT.format(over=axes),
             )
         if paid and seeded:
+            line = seeded[-1].op.where
+            over = m.over_axes([step for step in seeded if step.op.where == line])
             return cls.finding(
-                f"{head}what is differentiated is summed over {axes} here, with check_vma=False, "
-                f"so that its derivative is summed over {axes} too, before the sum at "
+                f"{head}what is differentiated is summed over {over} here, with check_vma=False, "
+                f"so that its derivative is summed over {over} too, before the sum at "
                 f"{paid[-1].op.where}",
-                seeded[-1].op.where,
+                line,
                 "differentiate each device's own part and sum afterwards; or leave check_vma on, "
                 "where autodiff sums the gradient once, and leave the other sum out.",
             )
@@ -127,7 +129,7 @@ class TooLarge(Fault):
                 "take that number of all devices: x.size is that of one device's part, and "
                 f"jax.lax.psum(x.size, {axes}) that of the whole.",
             )
-        if paid:
+        if paid and m.sums_all(paid):
             scatters = getattr(paid[-1].op, "name", "") == "psum_scatter"
             return cls.finding(
                 f"{head}it is summed over {axes}, where each device's value is already a mean over "

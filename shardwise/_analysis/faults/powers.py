@@ -27,10 +27,13 @@ def powers(
 ) -> list[Powers]:
     """Return the simplest powers that fit a factor on its mesh and all others; empty if none do.
 
-    There are several if no mesh tells them apart. If none fit everywhere, the factor has more than
-    one cause, and only its own mesh counts, without the axes along which the result was right.
+    A factor of 1 is none, although one axis size over another may be 1. There are several if no
+    mesh tells them apart. If none fit everywhere, the factor has more than one cause, and only its
+    own mesh counts, without the axes along which the result was right.
     """
     measured = (sizes, factor)
+    if _fits({}, measured, slack):
+        return []
     right_axes = {name for name in sizes if _right_along(name, observations, slack)}
     fitting = [guess for guess in _candidates(sizes) if _fits(guess, measured, slack)]
     everywhere = [
