@@ -32,18 +32,13 @@ from .indexing import ELEMENTWISE, FORMS, BlockMap, Push, rebuilt
 from .term import Scaled, Shape, Term
 from .value import Value
 
-LOGARITHMS = {"log", "log2", "log1p"}
-
 
 def _of_exponentials(x: Scaled) -> bool:
     """Return whether a term is a sum of exponentials, so that its logarithm is finite."""
     coef, t = x
     if coef <= 0 or t.op == "exp":
         return coef > 0
-    return t.op in SUMS and all(map(_of_exponentials, t.kids))
-
-
-SUMS = {"sum", "reduce_sum", "bcast", "reshape", "transpose", "concatenate", "slice"}
+    return t.op in ("sum", "reduce_sum", *T.MOVED) and all(map(_of_exponentials, t.kids))
 
 
 def _asks(t: Term) -> bool:
@@ -193,7 +188,7 @@ class Normal:
             return False if t.params == "-inf" else None
         if t.op == "const" and T.has_infinite(t):
             return None
-        if t.op in LOGARITHMS and not _of_exponentials(t.kids[0]):
+        if T.of(t.op).pole and not _of_exponentials(t.kids[0]):
             return None  # of a mask of zeros and ones it is a mask of minus infinity
         results = [self.finite_at(kid) for _, kid in t.kids]
         if all(result is True for result in results):

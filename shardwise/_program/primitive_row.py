@@ -102,6 +102,8 @@ class Primitive:
     """Whether its result depends on the dtype of its operands, or it is compiled for it."""
     growth: int = 0
     """1 if results may be larger than any operand, 2 if they are huge for ordinary operands."""
+    pole: bool = False
+    """Whether it is minus infinity for a finite operand."""
     series: bool = False
     """Whether each element takes a series or an iteration: hundreds of instructions."""
     work: Work = ""

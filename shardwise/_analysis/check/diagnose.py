@@ -43,29 +43,47 @@ def relations(body: Body, target: Var, beside: Beside, agree: Agree) -> Known:
     """Return how each value on the way to a result relates to its twin, where that is known."""
     ops = ancestors(body, target)
     operands = {target, *(atom for op in ops for atom in op.ins if isinstance(atom, Var))}
-    return {
-        var: relate(*beside[var], agree, _reductions(op, var))
+    known = {
+        var: relate(beside[var].value, beside[var].alone, agree, _reductions(op, var))
         for op in ops
         for var in _felt(op, operands)
         if var in beside
+    }
+    # One value on one device may have several counterparts on the mesh: the last one counts.
+    last = {beside[var].twin: var for var in known}
+    return {
+        var: relation
+        for var, relation in known.items()
+        if relation is not Relation.OFF or last[beside[var].twin] is var
     }
 
 
 def origin(body: Body, target: Var, known: Known) -> Op | None:
     """Return the operation from which a wrong result starts to depend on the number of devices."""
-    unexplained = (None, Relation.OFF, Relation.UNLIKE)
+
+    def through(*relations: Relation | None) -> list[Op]:
+        return ancestors(body, target, lambda var: known.get(var) in relations)
+
+    def is_off(op: Op) -> bool:
+        return any(known.get(var) is Relation.OFF for var in op.outs)
+
     makers = (op for op in body.ops if not isinstance(op, Leaf))
     data = dependents(body.ops, [*body.ins, *(var for op in makers for var in op.outs)])
+    blamed = through(None, Relation.OFF, Relation.UNLIKE)
     # The index of a device differs between devices by design, and so may the size of a part.
     path = [
-        op
-        for op in ancestors(body, target, lambda var: known.get(var) in unexplained)
-        if not isinstance(op, Join | AxisIndex) and not data.isdisjoint(op.outs)
+        op for op in blamed if not isinstance(op, Join | AxisIndex) and not data.isdisjoint(op.outs)
     ]
     if same := next((op for op in path if is_same_and_off(op, known)), None):
-        return same
-    off = (op for op in path if any(known.get(var) is Relation.OFF for var in op.outs))
-    op = next(off, next(iter(path), None))
+        # If a value computed from a wrong array is wrong, the parts of that array are to blame.
+        before = blamed[: blamed.index(same)]
+        joins = (join for join in before if isinstance(join, Join) and join.axes)
+        parts = next((join.ins[0] for join in joins if is_off(join)), None)
+        return (origin(body, parts, known) if isinstance(parts, Var) else None) or same
+    # A value without a twin may correct what came before it.
+    on_path = {*path} if known.get(target) is Relation.OFF else ()
+    certain = [op for op in through(Relation.OFF, Relation.UNLIKE) if op in on_path]
+    op = next((op for op in [*certain, *path] if is_off(op)), next(iter(path), None))
     return _in_loop(op, known) if op else None
 
 

@@ -13,7 +13,7 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -24,7 +24,16 @@ from ..lift import Run, ValueOnMesh
 
 Agree = Callable[[Any, Any], bool]
 
-Beside = Mapping[Var, tuple[ValueOnMesh, np.ndarray]]
+
+class Pair(NamedTuple):
+    """A value on the mesh and its twin on one device, as computed by both runs."""
+
+    value: ValueOnMesh
+    alone: np.ndarray
+    twin: Var
+
+
+Beside = Mapping[Var, Pair]
 """Values on the mesh, each with its twin on one device."""
 
 LIMIT = 1 << 24
@@ -36,7 +45,7 @@ def beside(run: Run, base: Run) -> Beside:
     """Return the values on the way to the results that have a twin, as computed by both runs."""
     twins = twins_of(run.body, base.body)
     rows = zip(twins, run.observe([*twins]), base.observe([*twins.values()]), strict=True)
-    return {var: (value, twin.first) for var, value, twin in rows}
+    return {var: Pair(value, alone.first, twins[var]) for var, value, alone in rows}
 
 
 def twins_of(body: Body, ones: Body) -> dict[Var, Var]:

@@ -39,6 +39,7 @@ from .node import tidy as tidy
 from .node import times as times
 from .operations import BY_ELEMENT as BY_ELEMENT
 from .operations import LINEAR as LINEAR
+from .operations import MOVED as MOVED
 from .operations import REDUCED as REDUCED
 from .operations import TRUTHS as TRUTHS
 from .operations import of as of

@@ -60,6 +60,9 @@ BY_ELEMENT = operations(lambda p: p.pointwise and (p.selects or not p.linear))
 LINEAR = operations(lambda p: p.linear == "all" and not p.pointwise and p.moves != "join")
 """Operations that are linear in their one operand."""
 
+MOVED = operations(lambda p: p.moves in ("reorder", "part", "repeat", "join"))
+"""Operations whose result has elements of their operands and no others."""
+
 REDUCED = operations(lambda p: p.acts == "reduces" and p.combines in ("sum", "max", "min"))
 """Reductions for which `reduce` has a normal form."""
 
