@@ -8,7 +8,7 @@ import pytest
 from jax import P, lax
 
 import shardwise as sw
-from tests.support import normal
+from tests.support import check, normal
 
 from .marks import line_of
 
@@ -143,12 +143,21 @@ def differentiated_sum(x, m):
     return lax.psum(jax.grad(loss)(jnp.float32(0.7)), "data")
 
 
-def test_a_sum_that_is_differentiated_unchecked():
+def differentiated_mean(x, m):
+    def loss(w):
+        total = lax.psum(jnp.sum((x * w - 1) ** 2), "data")  # wrong
+        return total / lax.psum(m.sum(), "data")
+
+    return lax.psum(jax.grad(loss)(jnp.float32(0.7)), "data")
+
+
+@pytest.mark.parametrize("body", [differentiated_sum, differentiated_mean])
+def test_a_sum_that_is_differentiated_unchecked(body):
     """There the derivative of a sum over devices is a sum over devices."""
-    unchecked = functools.partial(program, differentiated_sum, checked=False)
-    (found,) = certain(sw.check(unchecked, normal(16), normal(16), mesh=MESH))
+    unchecked = functools.partial(program, body, checked=False)
+    (found,) = certain(check(unchecked, normal(16), normal(16), mesh=MESH))
     assert found.code == "SW401"
-    assert found.where.line == line_of(differentiated_sum, "# wrong")
+    assert found.where.line == line_of(body, "# wrong")
     assert "check_vma=False" in found.message
 
 

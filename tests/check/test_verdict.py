@@ -844,6 +844,13 @@ def test_empty_results_show_nothing():
     assert "right as far as this could show" in str(verdict)
 
 
+def test_arguments_without_elements_are_not_told_to_be_drawn():
+    (finding,) = check(split(total), np.ones((0,), np.float32), mesh=MESH).findings
+    assert finding.code == "SW501"
+    assert "no argument has an element" in finding.message
+    assert "have elements" in finding.remedy
+
+
 # --- devices that wait on some meshes alone
 
 

@@ -97,15 +97,15 @@ class Multiple:
 
     def _explained(self, guess: Powers) -> bool:
         """Return whether there is a known step over each of these axes."""
-        return guess.keys() <= {step.axis.name for step in self.gap.steps if step.axis is not None}
+        return guess.keys() <= _axes_of(self.gap.steps)
 
     def sums_all(self, steps: Sequence[TermEvent]) -> bool:
         """Return whether there is a step over each axis of the factor."""
-        return {axis.name for axis in self._axes} <= {s.axis.name for s in steps if s.axis}
+        return self.powers.keys() <= _axes_of(steps)
 
     def over_axes(self, steps: Sequence[TermEvent]) -> str:
         """The axes of the factor that these steps are over, as written in a collective."""
-        return names([axis for axis in self._axes if any(step.axis == axis for step in steps)])
+        return names([axis for axis in self._axes if axis.name in _axes_of(steps)])
 
     @property
     def counted(self) -> TermEvent | None:
@@ -200,6 +200,11 @@ class Multiple:
         literals = [np.asarray(atom.value) for atom in op.ins if isinstance(atom, Lit)]
         divisor = float(number if op.name == "div" else 1 / number)
         return any(bool((abs(factor / divisor - 1) < 1e-6).all()) for factor in literals)
+
+
+def _axes_of(steps: Iterable[TermEvent]) -> set[str]:
+    """Return the names of the axes that steps are over."""
+    return {step.axis.name for step in steps if step.axis is not None}
 
 
 def _is_in(step: TermEvent, one: Powers) -> bool:

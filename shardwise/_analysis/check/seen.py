@@ -40,7 +40,10 @@ def unseen(
     if not any(value.size for value in base.results()):
         return [NothingCompared.so("every result is empty: nothing was compared")]
     findings = list(_single(meshes, given, {axis.name for axis in axes_used(base.body)}))
-    findings += _degenerate(base)
+    degenerate = [*_degenerate(base)]
+    if degenerate and not any(math.prod(var.shape) for var in base.body.ins):
+        return [NothingCompared.no_elements()]
+    findings += degenerate
     return findings + list(_alike(runs[-1] if runs else base, proved))
 
 

@@ -57,7 +57,7 @@ class Contradiction(Limit):
 class NothingCompared(Limit):
     code = "SW501"
     title = "nothing to compare"
-    explanation = "**Nothing to compare**: the function returns no arrays."
+    explanation = "**Nothing to compare**: the function returns no arrays, or gets no element."
     wrong = """
         @sharded()
         def nothing(x):
@@ -72,6 +72,14 @@ class NothingCompared(Limit):
     def no_results(cls, so: str) -> Finding:
         """Report a function that returns None."""
         return cls.so(f"the function returns no arrays: {so}")
+
+    @classmethod
+    def no_elements(cls) -> Finding:
+        """Report arguments without a single element."""
+        return cls.suspicion(
+            "no argument has an element: nothing could be seen",
+            "give arguments that have elements, or shapes without a dimension of size 0.",
+        )
 
     @classmethod
     def so(cls, what: str) -> Finding:
