@@ -252,11 +252,14 @@ def test_an_address_is_host_and_port(text):
 
 
 def test_accelerators_are_dealt_out(monkeypatch):
+    monkeypatch.delenv("JAX_PLATFORMS")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6,7")
     assert deal_devices(Job((__file__,), processes=2)) == ["4,5", "6,7"]
     assert deal_devices(Job((__file__,), processes=2, devices=1)) is None
     with pytest.raises(ShardwiseError, match="--processes 3 for 4 accelerators"):
         deal_devices(Job((__file__,), processes=3))
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")  # they are not used
+    assert deal_devices(Job((__file__,), processes=3)) is None
 
 
 def test_the_cause_comes_before_what_follows_from_it():

@@ -102,7 +102,7 @@ class Job:
 
 def deal_devices(job: Job) -> list[str] | None:
     """Return CUDA_VISIBLE_DEVICES for each process; None if it is not to be set."""
-    if job.devices is not None or job.processes == 1:
+    if job.devices is not None or job.processes == 1 or os.environ.get("JAX_PLATFORMS") == "cpu":
         return None
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None:
