@@ -35,7 +35,7 @@ from tests.copies import copy_to, environment
 
 from . import record
 from .processes import adopt_orphans, run, third_of_the_time
-from .repeat import MARKS, repeat, starting
+from .repeat import MARKS, all_files, repeat
 
 TIME_WAS_UP = 3
 
@@ -175,7 +175,7 @@ def main() -> None:
     asked.pytest = args[end + 1 :]
     if asked.condition == "repeat":
         journal = asked.record or Path("repeated.jsonl")
-        files = asked.pytest or starting()
+        files = asked.pytest or all_files()
         sys.exit(not repeat(files, asked.times, asked.jobs, 60 * asked.minutes, journal))
     adopt_orphans()
     with tempfile.TemporaryDirectory() as folder:

@@ -6,8 +6,12 @@ nothing. `SHARDWISE_PART=2/3` runs the second of three parts.
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
+import re
+import sys
+import threading
 import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -17,6 +21,18 @@ import pytest
 
 FILE = "SHARDWISE_RECORD"
 PART = "SHARDWISE_PART"
+STARTS = "starts"
+
+
+EVENTS = {
+    *("subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.exec", "os.system"),
+    *("time.sleep", "socket.bind", "socket.connect"),
+    *("os.kill", "os.killpg", "signal.pthread_kill"),
+}
+"""What Python reports when something is started, stopped or waited for."""
+
+LIMITS = re.compile(r"HANGS|LIMIT|Limits\(|monotonic|time_limit|timeout")
+"""What a test with a limit in seconds contains."""
 
 
 def in_part(nodeid: str, part: str) -> bool:
@@ -26,8 +42,10 @@ def in_part(nodeid: str, part: str) -> bool:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if os.environ.get(FILE) and not hasattr(config, "workerinput"):
-        config.pluginmanager.register(_Recorder(os.environ[FILE]))
+    if os.environ.get(FILE):
+        config.pluginmanager.register(_Starts())
+        if not hasattr(config, "workerinput"):
+            config.pluginmanager.register(_Recorder(os.environ[FILE]))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -35,6 +53,35 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     left_out = [item for item in items if not in_part(item.nodeid, part)]
     items[:] = [item for item in items if in_part(item.nodeid, part)]
     config.hook.pytest_deselected(items=left_out)
+
+
+class _Starts:
+    """Notes what each test starts: a process, a thread, a wait, a limit in seconds."""
+
+    def __init__(self):
+        self.events: set[str] = set()
+        sys.addaudithook(lambda event, _: event in EVENTS and self.events.add(event))
+        start = threading.Thread.start
+
+        def noted(thread: threading.Thread) -> None:
+            self.events.add("threading.Thread")
+            start(thread)
+
+        threading.Thread.start = noted  # before Python 3.12 there is no event for it
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_setup(self) -> None:
+        self.events.clear()
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> Iterator[None]:
+        try:
+            return (yield)
+        finally:
+            if LIMITS.search(inspect.getsource(item.obj)):  # type: ignore[attr-defined]
+                self.events.add("limit")
+            if self.events:
+                item.user_properties.append((STARTS, sorted(self.events)))
 
 
 class _Recorder:
@@ -67,6 +114,8 @@ class _Recorder:
             self.running[report.nodeid] = (outcome, seconds, text)
         else:  # the end of the test, or of the worker that ran it
             line = {"test": report.nodeid, "outcome": outcome, "seconds": round(seconds, 2)}
+            if starts := dict(report.user_properties).get(STARTS):
+                line[STARTS] = starts
             self.write(**line, **({"failure": text} if text else {}))
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import concurrent.futures
 import os
-import re
 import subprocess
 import sys
 import tempfile
@@ -18,53 +17,48 @@ from tests.copies import ROOT, Copies, environment
 from . import record
 from .processes import adopt_orphans, end_all, send
 
-STARTS = re.compile(
-    r"subprocess|apart\.|multiprocessing|threading|signal\.|time\.sleep|monotonic|launch\(|HANGS|"
-    r"\bjudge\b|Judge\(|Limits\(|ThreadPool|forkserver|socket|Workshop|watch|alarm|notebook"
-)
-"""What a file has that starts a process, a timer or a limit."""
-
 LONG_ENOUGH = 30.0
 """Seconds of tests that are worth a process of their own: files that take less share one."""
 
 MARKS = "not cluster and not second and not rare"
 
 
-def starting() -> list[str]:
-    """Return the files of tests that start a process, a timer or a limit."""
-    files = sorted((ROOT / "tests").rglob("test_*.py"))
-    return [
-        str(file.relative_to(ROOT))
-        for file in files
-        if STARTS.search(file.read_text(encoding="utf-8"))
-    ]
+def all_files() -> list[str]:
+    """Return the files of tests."""
+    return [str(file.relative_to(ROOT)) for file in sorted((ROOT / "tests").rglob("test_*.py"))]
 
 
 class Runs:
-    """What is known of each test: its runs, its failures, its seconds."""
+    """Of each test that starts something, or failed: its runs, its failures, its seconds."""
 
     def __init__(self, lines: Iterable[dict]):
         self.runs, self.failed, self.seconds = Counter(), Counter(), defaultdict(float)
+        lines = [line for line in lines if "test" in line and line["outcome"] != "skipped"]
+        self.files = {line["test"].partition("::")[0] for line in lines}
+        """The files that ran."""
+        counted = (line for line in lines if record.STARTS in line or line["outcome"] == "failed")
+        starting = {line["test"] for line in counted}
         for line in lines:
-            if "test" in line and line["outcome"] != "skipped":
+            if line["test"] in starting:
                 self.runs[line["test"]] += 1
                 self.failed[line["test"]] += line["outcome"] == "failed"
                 self.seconds[line["test"]] += line["seconds"]
 
     def of_file(self, file: str) -> list[str]:
-        """Return the tests of a file."""
+        """Return the tests of a file that start something."""
         return [test for test in self.runs if test.partition("::")[0] == file]
 
     def rounds(self, file: str) -> int:
-        """Return how often all tests of a file ran."""
+        """Return how often all of these tests of a file ran."""
         return min((self.runs[test] for test in self.of_file(file)), default=0)
 
     def length(self, file: str) -> float:
-        """Return how long one round of a file takes; infinite if it never ran."""
-        tests = self.of_file(file)
-        if not tests:
-            return float("inf")
-        return sum(self.seconds[test] / self.runs[test] for test in tests)
+        """Return how long one round of them takes."""
+        return sum(self.seconds[test] / self.runs[test] for test in self.of_file(file))
+
+    def __str__(self) -> str:
+        runs, failed = self.runs.total(), self.failed.total()
+        return f"{runs} runs of {len(self.runs)} tests, {failed} failures"
 
     def table(self) -> str:
         """Return the runs and failures by file, and the tests that failed."""
@@ -104,8 +98,8 @@ def batches(files: Mapping[str, int], lengths: Mapping[str, float]) -> Iterator[
             yield batch
 
 
-def run_batch(copies: Copies, files: Sequence[str], journal: Path, ends: float) -> str | None:
-    """Run some files once; return what was printed where something else than a test failed."""
+def run_batch(copies: Copies, tests: Sequence[str], journal: Path, ends: float) -> str | None:
+    """Run some tests once; return what was printed where something else than a test failed."""
     if time.monotonic() > ends:
         return None
     copy = copies.take()
@@ -113,7 +107,7 @@ def run_batch(copies: Copies, files: Sequence[str], journal: Path, ends: float) 
     command += ["-p", "no:cacheprovider", "-p", "tests.conditions.record"]
     with tempfile.TemporaryFile("w+", encoding="utf-8") as out:
         process = subprocess.Popen(
-            [*command, *files],
+            [*command, *tests],
             cwd=copy,
             env=environment(copy, **{record.FILE: str(journal.absolute())}),
             stdout=out,
@@ -132,38 +126,44 @@ def run_batch(copies: Copies, files: Sequence[str], journal: Path, ends: float) 
 
 
 def repeat(files: Sequence[str], times: int, jobs: int, seconds: float, journal: Path) -> bool:
-    """Run files until every test of them ran so often; return whether all passed.
+    """Run the tests of files that start something so often; return whether all passed.
 
-    The journal counts: what an earlier call ran is not run again.
+    The first run of all tests shows which do. The journal counts: what an earlier call ran is not
+    run again.
     """
     adopt_orphans()
     began, ends = time.monotonic(), time.monotonic() + seconds
+
+    def run(what: str, groups: Sequence[Sequence[str]]) -> None:
+        print(f"{what}: {len(groups)} processes", flush=True)
+        done = [pool.submit(run_batch, copies, tests, journal, ends) for tests in groups]
+        for number, each in enumerate(concurrent.futures.as_completed(done), 1):
+            if problem := each.result():
+                print(problem, flush=True)
+            if time.monotonic() < ends and number % jobs == 0:
+                known, now = Runs(record.read(journal)), time.monotonic() - began
+                print(f"{now:.0f} s: {number} of {len(done)}; {known}", flush=True)
+
     with (
         tempfile.TemporaryDirectory(prefix="shardwise-conditions-") as folder,
         concurrent.futures.ThreadPoolExecutor(jobs) as pool,
     ):
         copies = Copies(Path(folder))
-        # The first round says how long each file takes.
-        for goal in dict.fromkeys((1, times)):
-            known = Runs(record.read(journal))
-            lengths = {file: known.length(file) for file in files}
-            missing = {file: goal - known.rounds(file) for file in files}
-            done = [
-                pool.submit(run_batch, copies, batch, journal, ends)
+        known = Runs(record.read(journal))
+        unknown = [file for file in files if file not in known.files]
+        groups = [unknown[k :: 4 * jobs] for k in range(4 * jobs)]
+        run("all tests once, to see which start something", [group for group in groups if group])
+        known = Runs(record.read(journal))
+        missing = {file: times - known.rounds(file) for file in files if known.of_file(file)}
+        lengths = {file: known.length(file) for file in missing}
+        tests = {file: {name.partition("[")[0] for name in known.of_file(file)} for file in missing}
+        run(
+            f"{times} times those that do",
+            [
+                sorted(name for file in batch for name in tests[file])
                 for batch in batches(missing, lengths)
-            ]
-            print(f"{goal} of each: {len(done)} runs of some files", flush=True)
-            for number, each in enumerate(concurrent.futures.as_completed(done), 1):
-                if problem := each.result():
-                    print(problem, flush=True)
-                if number % jobs == 0 or number == len(done):
-                    known = Runs(record.read(journal))
-                    print(
-                        f"{time.monotonic() - began:.0f} s: {number} of {len(done)}; "
-                        f"{known.runs.total()} runs of {len(known.runs)} tests, "
-                        f"{known.failed.total()} failures",
-                        flush=True,
-                    )
+            ],
+        )
         end_all(os.getpid())
     known = Runs(record.read(journal))
     print(known.table())

@@ -12,7 +12,7 @@ from tests.copies import ROOT, environment
 
 from . import record
 from .processes import STOPPED, DutyCycle, descendants
-from .repeat import Runs, batches, starting
+from .repeat import Runs, batches
 
 WAITS = [sys.executable, "-c", "import sys; sys.stdin.read()"]
 
@@ -49,6 +49,16 @@ def broken():
     raise ValueError("afterwards")
 def test_fails_afterwards(broken): pass
 def test_is_skipped(): pytest.skip("no reason")
+def test_starts():
+    import subprocess, sys
+    subprocess.run([sys.executable, "-c", ""])
+@pytest.fixture
+def thread():
+    import threading
+    threading.Thread(target=print).start()
+def test_has_a_fixture_that_starts(thread): pass
+def test_has_a_limit():
+    HANGS = 900.0
 """
 
 
@@ -66,13 +76,19 @@ def run(folder: Path, *, part: str = "1/1", workers: int = 0) -> list[dict]:
 def test_every_test_is_recorded_once_with_its_outcome(tmp_path):
     lines = run(tmp_path, workers=2)
     outcomes = {line["test"]: line["outcome"] for line in lines if "test" in line}
-    assert {"selected": 4} in lines
+    assert {"selected": 7} in lines
     assert outcomes == {
         "test_some.py::test_passes": "passed",
         "test_some.py::test_fails": "failed",
         "test_some.py::test_fails_afterwards": "failed",
         "test_some.py::test_is_skipped": "skipped",
+        "test_some.py::test_starts": "passed",
+        "test_some.py::test_has_a_fixture_that_starts": "passed",
+        "test_some.py::test_has_a_limit": "passed",
     }
+    starts = {line["test"][14:]: line["starts"] for line in lines if "starts" in line}
+    assert starts.keys() == {"test_starts", "test_has_a_fixture_that_starts", "test_has_a_limit"}
+    assert "subprocess.Popen" in starts["test_starts"]
     assert record.failures(lines) == [
         "test_some.py::test_fails",
         "test_some.py::test_fails_afterwards",
@@ -92,16 +108,17 @@ def test_parts_are_all_of_it_and_forms_of_a_test_stay_together(tmp_path):
     assert all(parts)
     assert all((f"{test[:-3]}[b]" in part) for part in parts for test in part)
     selected = [line["selected"] for k in (1, 2) for line in run(tmp_path, part=f"{k}/2")[:1]]
-    assert sum(selected) == 4
+    assert sum(selected) == 7
 
 
 def ran(test: str, outcome: str = "passed", seconds: float = 1.0) -> dict:
-    return {"test": test, "outcome": outcome, "seconds": seconds}
+    return {"test": test, "outcome": outcome, "seconds": seconds, "starts": ["os.fork"]}
 
 
 def test_what_ran_is_not_run_again():
     lines = [ran("a.py::t"), ran("a.py::t", "failed", 3.0), ran("a.py::u"), ran("b.py::t")]
-    known = Runs([*lines, ran("b.py::v", "skipped")])
+    starts_nothing = {"test": "b.py::w", "outcome": "passed", "seconds": 1.0}
+    known = Runs([*lines, ran("b.py::v", "skipped"), starts_nothing])
     assert known.rounds("a.py") == 1
     assert known.length("a.py") == 3.0
     assert known.rounds("c.py") == 0
@@ -114,7 +131,3 @@ def test_each_file_is_dealt_as_often_as_it_lacks_runs_and_short_ones_together():
     lengths = {"long": 50.0, "short": 1.0, "brief": 2.0}
     dealt = list(batches({"long": 2, "short": 3, "brief": 1}, lengths))
     assert dealt == [["long"], ["brief", "short"], ["long"], ["short"], ["short"]]
-
-
-def test_this_file_is_one_of_those_that_are_repeated():
-    assert "tests/conditions/test_conditions.py" in starting()
