@@ -11,6 +11,7 @@ import contextlib
 import importlib
 import itertools
 import pkgutil
+import re
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -41,6 +42,10 @@ BESIDES = ("jax.experimental.multihost_utils",)
 """Modules outside `jax._src` that define primitives; what others import does not matter."""
 
 
+ACCELERATORS = re.compile("mosaic|triton")
+"""Modules of kernels for one accelerator, which anything else in the process may have imported."""
+
+
 def registered() -> set[str]:
     """The names of the primitives that the modules of JAX define."""
     import jax._src
@@ -57,7 +62,7 @@ def registered() -> set[str]:
     found = [
         value
         for name, module in list(sys.modules.items())
-        if name.startswith("jax._src") or name in BESIDES
+        if (name.startswith("jax._src") and not ACCELERATORS.search(name)) or name in BESIDES
         for value in list(vars(module).values())
     ]
     return {value.name for value in found if isinstance(value, Primitive)}

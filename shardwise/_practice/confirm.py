@@ -54,8 +54,10 @@ def pitfall(
     again = {**job(exercise, case.sizes, args, "replay"), "program": answer["program"]}
     (ran,) = sandbox.run([again], "", name)
     answer = ran.data or {}
+    if ended := diagnose.of_ending(ran):
+        return ended
     if "value" not in answer:
-        error = answer.get("error", {}).get("message") or "it ended the process"
+        error = answer.get("error", {}).get("message", "")
         return "unconfirmed", f"Its program does not run elsewhere: {error[:600]}"
     if not compare.same(answer["value"], right(exercise, case.sizes, args, sandbox)):
         return "unconfirmed", "On numbers that it has not seen, its program gives another result."

@@ -30,13 +30,14 @@ from shardwise._cli import marking
 from shardwise._practice import compare, diagnose, looking
 from shardwise._practice.exercise import find, load_all
 from shardwise._practice.judge import Judge, read
-from shardwise._practice.sandbox import program, wire
+from shardwise._practice.sandbox import host, program, wire
 from shardwise._practice.sandbox.hooks import Observations
 from shardwise._practice.sandbox.host import Limits, Sandbox
 from shardwise._practice.sandbox.walls import ALL, Walls, landlock, seccomp
 from shardwise._practice.sandbox.walls.view import ReadablePaths
 from shardwise._practice.text import visible
 
+from ..patience import HANGS
 from .hostile import attacks, forging, inside
 from .hostile.__main__ import KINDS, World, faults, judge_class
 
@@ -156,7 +157,8 @@ def test_each_set_of_walls_is_enough(without, world):
         assert world.state() == world.before
         found = judged(made, attacks.PROCESSES["memory of the parent"])
         assert list(faults(found.to_dict())) == [], found.text()
-        assert judged(made, SOLUTION).ok
+        found = judged(made, SOLUTION)
+        assert found.ok, found.text()
 
 
 def test_a_class_is_not_judged_without_walls():
@@ -185,6 +187,35 @@ def test_threads_that_never_end_do_not_keep_the_judge(strict):
     assert judged(strict, threads + SOLUTION).ok
 
 
+ADDRESSES = """
+import resource, threading
+threading.stack_size(1 << 20)
+def addresses():
+    return int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+before, together = addresses(), threading.Barrier(17)
+def work():
+    block = bytes(10_000)
+    together.wait()
+for _ in range(16):
+    threading.Thread(target=work, daemon=True).start()
+print(addresses() - before)
+"""
+
+
+@LINUX
+def test_threads_reserve_no_addresses_but_their_stacks():
+    """The limit of memory counts addresses, and XLA starts more threads the more cores there are."""
+    ran = subprocess.run(
+        [sys.executable, "-c", ADDRESSES],
+        env=host._environment(),
+        capture_output=True,
+        text=True,
+        timeout=HANGS,
+        check=True,
+    )
+    assert int(ran.stdout) < 16 * (16 << 20)
+
+
 def test_the_judge_is_whole_after_all_this(strict):
     judged(strict, attacks.LIMITS["an exit"])
     # Should the process that forks be gone, the next run starts it again.
@@ -199,7 +230,8 @@ def test_nothing_is_left_behind(tmp_path, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     with Judge(PATIENT, look=False) as made:
-        assert judged(made, SOLUTION).ok
+        found = judged(made, SOLUTION)
+        assert found.ok, found.text()
         assert [list(folder.iterdir()) for folder in tmp_path.iterdir()] == [[]]
     assert list(tmp_path.iterdir()) == []
 

@@ -345,6 +345,8 @@ def _environment() -> dict[str, str]:
         # A process with several threads cannot enter a user namespace, or fork safely.
         "OPENBLAS_NUM_THREADS": "1",
         "OMP_NUM_THREADS": "1",
+        # Each thread would reserve its own 64 MiB of addresses, which the limit of memory counts.
+        "MALLOC_ARENA_MAX": "1",
     }
     libraries = os.environ.get("LD_LIBRARY_PATH")
     return {**variables, "LD_LIBRARY_PATH": libraries} if libraries else variables
