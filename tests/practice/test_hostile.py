@@ -204,7 +204,7 @@ print(addresses() - before)
 
 @LINUX
 def test_threads_reserve_no_addresses_but_their_stacks():
-    """The limit of memory counts addresses, and XLA starts more threads the more cores there are."""
+    """The limit of memory counts addresses, and XLA starts more threads on more cores."""
     ran = subprocess.run(
         [sys.executable, "-c", ADDRESSES],
         env=host._environment(),
