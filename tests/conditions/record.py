@@ -56,18 +56,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 class _Starts:
-    """Notes what each test starts: a process, a thread, a wait, a limit in seconds."""
+    """Notes what each test starts: a process, a connection, a wait, a timer, a limit in seconds."""
 
     def __init__(self):
         self.events: set[str] = set()
         sys.addaudithook(lambda event, _: event in EVENTS and self.events.add(event))
         start = threading.Thread.start
 
-        def noted(thread: threading.Thread) -> None:
-            self.events.add("threading.Thread")
-            start(thread)
+        def noted(timer: threading.Timer) -> None:
+            self.events.add("threading.Timer")
+            start(timer)
 
-        threading.Thread.start = noted  # before Python 3.12 there is no event for it
+        threading.Timer.start = noted
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self) -> None:
