@@ -258,7 +258,7 @@ def test_reduced_but_declared_split():
 
 @pitfall(
     "`psum` is forgotten: each device returns its partial sum.",
-    "With JAX's check on, `ShardingError` (JAX refuses the spec); with `check_vma=False`, `SW403`.",
+    "`SW206` (JAX rejects the spec), with the fix; with `check_vma=False`, `SW403`.",
 )
 def test_forgotten_psum():
     def total(x, *, mesh, **options):
@@ -268,8 +268,9 @@ def test_forgotten_psum():
     def unchecked(x, *, mesh):
         return total(x, mesh=mesh, check_vma=False)
 
-    with pytest.raises(sw.ShardingError, match="out_specs"):
-        check(total, X)
+    verdict = check(total, X)
+    assert codes(verdict) == {"SW206"}
+    assert verdict.findings[0].fix.verified == "proved"
     assert codes(check(unchecked, X)) == {"SW403"}
 
 
@@ -295,8 +296,9 @@ def nnx_step(body):
 
 @pitfall(
     "The textbook recipe, `pmean` of the gradients inside `shard_map`, as printed.",
-    "`ShardingError`: its loss is returned as `P()` and never reduced. With that fixed, `SW401`: "
-    "the gradient is n times what it should be, since autodiff has summed it already.",
+    "`SW206`: its loss is returned as `P()` and never reduced; the fix averages it before it is "
+    "differentiated. Averaged afterwards, `SW401`: the gradient is n times what it should be, since "
+    "autodiff has summed it already.",
 )
 def test_textbook_recipe():
     def as_printed(model, optimizer, x):
@@ -308,8 +310,9 @@ def test_textbook_recipe():
     def fixed(model, optimizer, x):
         return lax.pmean(as_printed(model, optimizer, x), "data")
 
-    with pytest.raises(sw.ShardingError, match="out_specs"):
-        check(nnx_step(as_printed), *make(), X)
+    verdict = check(nnx_step(as_printed), *make(), X)
+    assert codes(verdict) == {"SW206"}
+    assert "+    return lax.pmean(jnp.mean(model(x) ** 2)" in verdict.findings[0].fix.diff
     verdict = check(nnx_step(fixed), *make(), X)
     assert codes(verdict) == {"SW401"}
     assert "autodiff sums this gradient over 'data'" in str(verdict)

@@ -11,6 +11,9 @@ from ..._mesh import AbstractMesh, words
 from ..._program.where import choose
 from ..lift import Run
 
+CALL = "_shardwise_call"
+"""The attribute of such an error with the number of the `shard_map`."""
+
 
 def run_on(tracing: Tracing, args: tuple[Any, ...], base: Tracing) -> Run:
     """Trace a program on a mesh; if it fails on shapes, raise an error that names `out_specs`.
@@ -21,12 +24,15 @@ def run_on(tracing: Tracing, args: tuple[Any, ...], base: Tracing) -> Run:
     try:
         return Run(tracing, args)
     except (TypeError, ValueError) as error:
-        for base_map, mesh_map in zip(base.mapped, tracing.mapped, strict=False):
+        maps = enumerate(zip(base.mapped, tracing.mapped, strict=False))
+        for call, (base_map, mesh_map) in maps:
             pairs = enumerate(zip(base_map.shapes, mesh_map.shapes, strict=False))
             for number, (whole, part) in pairs:
                 if tracing.mesh_around and whole != part and len(whole) == len(part):
                     line = str(choose([*_jax.user_frames(mesh_map.source)]))
-                    raise _clash(error, tracing.mesh_around, line, number, whole, part) from error
+                    clash = _clash(error, tracing.mesh_around, line, number, whole, part)
+                    vars(clash)[CALL] = call
+                    raise clash from error
         raise
 
 

@@ -35,6 +35,7 @@ from .operations import GatheredToReduce as GatheredToReduce
 from .operations import MayDiffer as MayDiffer
 from .operations import MayDiverge as MayDiverge
 from .operations import ReducedAgain as ReducedAgain
+from .operations import Rejected as Rejected
 from .operations import UnusedAxis as UnusedAxis
 from .pages import printed as printed
 from .pages import render as render

@@ -275,6 +275,41 @@ class GatheredToReduce(Fault):
         )
 
 
+class Rejected(Fault):
+    code = "SW206"
+    title = "a program that JAX rejects on several devices"
+    evidence = (OPERATIONS,)
+    explanation = """
+        **JAX rejects the program on several devices, and a fix is known.** Either a result whose
+        spec says that it is the same on every device may differ between them, or `out_specs` give
+        a result another shape than on one device, and an operation behind it fails. Without a fix,
+        the check raises the error.
+    """
+    wrong = """
+        @sharded()
+        def total(x):
+            return jnp.sum(x)
+
+
+        print(check(total, x))
+    """
+    remedy = "Reduce what is split before it is returned, or say in `out_specs` that it is split."
+    right = """
+        @sharded()
+        def total(x):
+            return psum(jnp.sum(x), "data")
+
+
+        print(check(total, x))
+    """
+
+    @classmethod
+    def from_operations(cls, error: str, where: Any, mesh: str) -> Finding:
+        """Report the error."""
+        first, *_ = error.splitlines()
+        return cls.finding(f"JAX rejects it: {first}", where, mesh=mesh)
+
+
 class Deadlock(Fault):
     code = "SW301"
     title = "a deadlock"

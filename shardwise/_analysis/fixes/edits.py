@@ -33,6 +33,16 @@ BY_FUNCTION = {
 """The reductions over devices that match a function of local values, in order of likelihood."""
 
 
+@dataclasses.dataclass(frozen=True)
+class WrongShape:
+    """A result that has a wrong shape."""
+
+    path: str
+    got: Sequence[tuple[Mapping[str, int], tuple[int, ...]]]
+    """Its shape on each mesh, the largest mesh last."""
+    want: tuple[int, ...]
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class EditContext:
     """The context of a search for edits: the places, the axes and the evidence."""
@@ -56,7 +66,7 @@ class EditContext:
     """Whether the analysis cannot say what is wrong: positions and counts are then more likely."""
     misplaced: bool = False
     """Whether a result is joined along other dimensions than it is split: wrong `out_specs`."""
-    shapes: Sequence[tuple[str, tuple[int, ...], tuple[int, ...]]] = ()
+    shapes: Sequence[WrongShape] = ()
     """The results with a wrong shape: the path, the shape, and what it should be."""
     reference: Sequence[tuple[Source, ast.expr]] = ()
     """The expressions of the reference, if there is one."""

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from ..._base.calls import DEVICES, public
 from ..._base.doing import Telling, telling
-from ..._base.errors import name_of
+from ..._base.errors import ShardingError, name_of
 from ..._engine.static import Static
 from ..._engine.tracing import Tracing
-from ..._mesh import one_device
+from ..._mesh import AbstractMesh, one_device
 from ..check import (
     AnySize,
     Meshes,
@@ -21,6 +21,7 @@ from ..check import (
     verdict_unsharded,
     wanted_meshes,
 )
+from .rejected import fixed_if_rejected
 from .search import fixed
 
 
@@ -103,14 +104,38 @@ def check(
         meshes, refused = (
             wanted.small(f, args, options) if isinstance(wanted, AnySize) else (wanted, "")
         )
-        first = verdict = None
-        if reference is None:
-            first = Tracing(f, one_device(meshes[0]), *options).specified(args)
-            verdict = verdict_unsharded(first, args, meshes)
-        if not verdict:
-            examined = examine(
-                f, args, meshes, reference, options, rtol, atol, seed, all_meshes, first=first
+        try:
+            verdict = _checked(
+                f, args, meshes, reference, options, rtol, atol, seed, all_meshes, fix
             )
-            verdict = fixed(examined, f, meshes, reference, options) if fix else examined.verdict
+        except ShardingError as error:
+            rest = f, args, meshes, reference, options
+            verdict = fixed_if_rejected(error, *rest) if fix else None
+            if verdict is None:
+                raise
         checked = "\n".join(filter(None, [refused, verdict.checked]))
         return dataclasses.replace(verdict, checked=checked)
+
+
+def _checked(
+    f: Callable[..., Any],
+    args: tuple[Any, ...],
+    meshes: Sequence[AbstractMesh],
+    reference: Any,
+    options: tuple[Any, Static],
+    rtol: float | None,
+    atol: float | None,
+    seed: int,
+    all_meshes: bool,
+    fix: bool,
+) -> Verdict:
+    """Return the verdict, and a fix if one was found."""
+    first = None
+    if reference is None:
+        first = Tracing(f, one_device(meshes[0]), *options).specified(args)
+        if verdict := verdict_unsharded(first, args, meshes):
+            return verdict
+    examined = examine(
+        f, args, meshes, reference, options, rtol, atol, seed, all_meshes, first=first
+    )
+    return fixed(examined, f, meshes, reference, options) if fix else examined.verdict

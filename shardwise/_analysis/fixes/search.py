@@ -27,7 +27,7 @@ from ..check import Examined, Finding, Verdict
 from ..faults import FollowsSharding, place_of, split_silenced
 from .arithmetic import ARITHMETIC
 from .candidate import Candidate
-from .edits import CATALOGUE, EditContext, keep_checks
+from .edits import CATALOGUE, EditContext, WrongShape, keep_checks
 from .led import fix_of, led
 from .live import LoadedFile
 from .program import WrongProgram, is_open, shape_of
@@ -37,6 +37,7 @@ from .sites import Sources, sites_of, values_of
 from .source import Source
 from .specs import SPECS
 from .statistics import STATISTICS
+from .tried import Tried
 
 TRACE, FAILED, APART, RUN = 10, 0.6, 2, 8
 """Costs in analysed operations. Tracing a program costs `TRACE` of them besides its own; if that
@@ -56,43 +57,6 @@ CLOSE = 4
 
 MISTAKES = 3
 """The largest number of mistakes in one program that are fixed."""
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Tried:
-    """A candidate and its result on the hardest mesh."""
-
-    candidate: Candidate
-    gaps: list[list[Gap]]
-    misshapen: frozenset[int]
-    """The indices of the results that have a wrong shape."""
-
-    @property
-    def right(self) -> frozenset[int]:
-        """The indices of the results that are proved."""
-        return frozenset(index for index, gaps in enumerate(self.gaps) if not gaps)
-
-    @property
-    def mistakes(self) -> int:
-        """The number of operations that still misuse a share."""
-        return len({id(m.op) for gaps in self.gaps for gap in gaps for m in gap.mistakes})
-
-    def is_better(self, other: Tried) -> bool:
-        """Return whether more results are right, or fewer operations wrong, and none got worse."""
-        if not self.right >= other.right or self.is_open:
-            return False
-        fewer = self.misshapen < other.misshapen or 0 < self.mistakes < other.mistakes
-        return self.right > other.right or fewer
-
-    @property
-    def is_right(self) -> bool:
-        """Whether every result is proved."""
-        return len(self.right) == len(self.gaps)
-
-    @property
-    def is_open(self) -> bool:
-        """Whether nothing shows that the candidate is wrong."""
-        return not self.misshapen and is_open(self.gaps)
 
 
 def fixed(
@@ -131,8 +95,15 @@ def fixed(
 class Search:
     """The search for a fix of one program."""
 
-    def __init__(self, program: WrongProgram, findings: Sequence[Finding]):
+    def __init__(
+        self,
+        program: WrongProgram,
+        findings: Sequence[Finding],
+        stand_in: WrongProgram | None = None,
+    ):
+        """`stand_in` is what was examined where the program itself cannot be traced."""
         self.program, self.findings = program, findings
+        self.seen = stand_in or program
         self.sources = Sources()
         self.live: dict[str, LoadedFile] = {}
         self.body = program.examined.largest.body
@@ -146,12 +117,14 @@ class Search:
 
     def run(self) -> tuple[Candidate, str] | None:
         """Return the first verified candidate, and how it was verified."""
-        now = Tried(_NOTHING, self._gaps_at_first(), self.program.misshapen(self.body))
+        shown = Tried(_NOTHING, self._gaps_at_first(), self.seen.misshapen(self.body))
+        same_results = self.seen.plain is self.program.plain
+        now = shown if same_results else self._nothing_right(shown)
         best: Candidate | None = None
         open_ones: list[Tried] = []
         for _ in range(MISTAKES):
             better: Tried | None = None
-            for candidate in self.candidates(now, best):
+            for candidate in self.candidates(shown, best):
                 if self.spent >= (FIRST if open_ones else 1) * self.budget:
                     break
                 tried = self.attempt(candidate, now, len(open_ones) < CLOSE)
@@ -168,14 +141,20 @@ class Search:
                         break
             if better is None:
                 break
-            best, now = better.candidate, better
+            best, now, shown = better.candidate, better, better
         return self._settled(open_ones)
+
+    def _nothing_right(self, shown: Tried) -> Tried:
+        """Return the state of a program that cannot be traced: no result is right."""
+        results = range(len(self.program.plain.traced.result_paths))
+        first = [gap for row in shown.gaps for gap in row][:1]
+        return Tried(_NOTHING, [first for _ in results], frozenset(results))
 
     def _is_proved(self, candidate: Candidate, known: Sequence[AbstractMesh] = ()) -> bool:
         return bool(self._with(candidate, lambda f: self.program.proved(f, known)))
 
     def _gaps_at_first(self) -> list[list[Gap]]:
-        program = self.program
+        program = self.seen
         gaps = program.examined.gaps
         if gaps is None:
             program_read = program.read(program.hardest, program.f, None)
@@ -290,7 +269,7 @@ class Search:
                 is_open=is_open(gaps),
                 sizes=sizes,
                 misplaced=any(gap.kind in ("moved", "first") for gap in flat),
-                shapes=[self._shapes(index) for index in sorted(now.misshapen)],
+                shapes=self._shapes(now),
                 reference=self._reference(),
                 is_wrong_alone=program.is_wrong_alone,
                 draws=any(finding.code == FollowsSharding.code for finding in self.findings),
@@ -303,11 +282,20 @@ class Search:
         nodes = [next(self.sources.expressions(op), None) for op in born]
         return list(dict.fromkeys(row[1] for row in nodes if row is not None and row[0] is source))
 
-    def _shapes(self, index: int) -> tuple[str, tuple[int, ...], tuple[int, ...]]:
-        """Return the path of a result, its shape, and what the shape should be."""
-        plain = self.program.plain
-        got, want = (shape_of(body.outs[index]) for body in (self.body, plain.body))
-        return plain.traced.result_paths[index], got, want
+    def _shapes(self, now: Tried) -> list[WrongShape]:
+        if now.candidate is not _NOTHING and self.seen is not self.program:
+            return []  # they are not the results of what was examined
+        plain = self.seen.plain
+        paths, wanted = plain.traced.result_paths, plain.body.outs
+        runs = [run for run in self.program.examined.runs if len(run.body.outs) == len(wanted)]
+        return [
+            WrongShape(
+                paths[index],
+                [(run.sizes, shape_of(run.body.outs[index])) for run in runs],
+                shape_of(wanted[index]),
+            )
+            for index in sorted(now.misshapen)
+        ]
 
     def _reference(self) -> list[tuple[Source, ast.expr]]:
         """Return the expressions of the reference, if there is one."""

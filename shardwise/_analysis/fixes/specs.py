@@ -44,12 +44,12 @@ def _likely(
     r: EditContext, node: ast.Call, old: Entries, results: bool
 ) -> Iterator[tuple[float, Entries]]:
     """Yield other entries for a spec, each with its rank."""
-    for path, got, want in r.shapes:
-        change = [b / a if results else a / b for a, b in zip(got, want, strict=False) if a and b]
-        if len(change) == len(got) == len(want):
-            position = _position(r, node)
-            other = results and position is not None and f"[{position}]" not in path
-            for entries in _changed(old, change, r.sizes):
+    for shape in r.shapes:
+        position = _position(r, node)
+        other = results and position is not None and f"[{position}]" not in shape.path
+        on_each = [(sizes, _change(got, shape.want, results)) for sizes, got in shape.got]
+        for entries in _changed(old, on_each[-1][1], r.sizes):
+            if all(_resizes(old, entries, change, sizes) for sizes, change in on_each):
                 yield 1.2 + 0.4 * (not results) + 0.5 * other, entries
     names = list(dict.fromkeys(name for axes in r.axes for name in axes))
     if r.ratio is not None and r.ratio > 1 and not results:  # equal values were summed
@@ -64,8 +64,27 @@ def _likely(
         yield rank + 0.1 * nth, entries
 
 
+def _change(got: Sequence[int], want: Sequence[int], results: bool) -> list[float]:
+    """Return the factor by which a spec has to change each dimension; [] for another rank."""
+    change = [b / a if results else a / b for a, b in zip(got, want, strict=False) if a and b]
+    return change if len(change) == len(got) == len(want) else []
+
+
+def _resizes(old: Entries, new: Entries, change: Sequence[float], sizes: Mapping[str, int]) -> bool:
+    """Return whether other entries change the dimensions on a mesh by these factors."""
+
+    def parts(entries: Entries, dim: int) -> int:
+        return math.prod(sizes[name] for name in entries[dim]) if dim < len(entries) else 1
+
+    return all(
+        math.isclose(parts(new, dim), times * parts(old, dim)) for dim, times in enumerate(change)
+    )
+
+
 def _changed(old: Entries, change: Sequence[float], sizes: Mapping[str, int]) -> Iterator[Entries]:
     """Yield the entries that change the size of each dimension by a factor."""
+    if not change:
+        return
     options = [
         [*_resized(old[dim] if dim < len(old) else (), times, sizes)]
         for dim, times in enumerate(change)
