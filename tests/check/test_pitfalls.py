@@ -297,8 +297,8 @@ def nnx_step(body):
 @pitfall(
     "The textbook recipe, `pmean` of the gradients inside `shard_map`, as printed.",
     "`SW206`: its loss is returned as `P()` and never reduced; the fix averages it before it is "
-    "differentiated. Averaged afterwards, `SW401`: the gradient is n times what it should be, since "
-    "autodiff has summed it already.",
+    "differentiated. Averaged afterwards, `SW401`: the gradient is n times what it should be, "
+    "since autodiff has summed it already.",
 )
 def test_textbook_recipe():
     def as_printed(model, optimizer, x):

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from .candidate import Candidate, Writer, shown
-from .sites import GRADIENTS, SPECS, Sites, called
+from .sites import SPECS, Sites, called
 from .source import Edit, Source
 
 WORDS = {
@@ -123,19 +123,6 @@ def reduce_value(r: EditContext) -> Iterator[Candidate]:
                 yield r.make([edit], described, 3 + late + distance + 0.4 * nth + 0.1 * extra)
 
 
-def reduce_gradient(r: EditContext) -> Iterator[Candidate]:
-    """Reduce a gradient where it is taken."""
-    source, write = r.sites.source, r.writer
-    if not r.unsummed:
-        return
-    for node in _gradient_calls(r.sites):
-        for nth, (axes, name) in enumerate(itertools.product(r.axes, ("pmean", "psum"))):
-            text = source.text_of(node)
-            described = f"{WORDS[name]} {shown(text)} over {write.axes(axes)}"
-            edit = source.replace(node, write.call(name, text, axes))
-            yield r.make([edit], described, 2.5 + 0.3 * nth + (1.5 if r.is_multiple else 0))
-
-
 def remove_reduction(r: EditContext) -> Iterator[Candidate]:
     """Remove a reduction of a value that is already reduced."""
     source, write = r.sites.source, r.writer
@@ -152,13 +139,13 @@ def replace_reduction(r: EditContext) -> Iterator[Candidate]:
     """Sum instead of averaging, or average instead of summing."""
     for i, node in enumerate(r.sites.calls({*REDUCTIONS})):
         for nth, name in enumerate(kind for kind in REDUCTIONS if kind != called(node)):
-            edit = _renamed(r, node.func, name)
+            edit = renamed(r, node.func, name)
             text = f"use {name} instead of {called(node)}"
             likely = r.ratio is not None and not (name == "psum" and r.is_multiple)
             yield r.make([edit], text, 2.1 + 0.5 * i + nth + (0 if likely else 1.5))
 
 
-def _renamed(r: EditContext, function: ast.expr, name: str) -> Edit:
+def renamed(r: EditContext, function: ast.expr, name: str) -> Edit:
     """Return the edit that replaces one function of `jax.lax` by another."""
     text = r.sites.source.text_of(function)
     is_attribute = isinstance(function, ast.Attribute)
@@ -184,95 +171,12 @@ def change_axes(r: EditContext) -> Iterator[Candidate]:
                 yield r.make([edit], text, 3 + 0.5 * i + 0.3 * nth)
 
 
-def vary_before_grad(r: EditContext) -> Iterator[Candidate]:
-    """Make parameters vary over devices before the gradient, so that autodiff does not sum it.
-
-    If autodiff and the program both sum a gradient, also try a mean instead of the program's sum.
-    """
-    source, write = r.sites.source, r.writer
-    sums = _uses(r.sites, "psum") if (r.ratio or 0) > 1 else []
-    for node in _gradient_calls(r.sites):
-        for nth, axes in enumerate(r.axes):
-            for argument in _differentiated(node):
-                value = write.call("pcast", source.text_of(argument), axes, _to_varying(write))
-                name = shown(source.text_of(argument))
-                text = (
-                    f"let {name} vary over {write.axes(axes)} before the gradient, so that "
-                    "autodiff does not sum it over devices"
-                )
-                edit = source.replace(argument, value)
-                yield r.make([edit], text, 2.55 + 0.4 * nth)
-                for i, reduction in enumerate(sums):
-                    edits = [edit, _renamed(r, reduction, "pmean")]
-                    combined = f"{text}, and use pmean instead of psum"
-                    yield r.make(edits, combined, 2.9 + 0.4 * nth + 0.2 * i)
-
-
-def _uses(sites: Sites, name: str) -> list[ast.expr]:
+def uses(sites: Sites, name: str) -> list[ast.expr]:
     """Return where a function is called or passed, starting with places named by the evidence."""
     calls = [node.func for node in sites.calls({name})]
     names = [node for node in sites.nodes() if isinstance(node, ast.Name | ast.Attribute)]
     passed = [node for node in names if called(node) == name]
     return list(dict.fromkeys([*calls, *passed]))
-
-
-def _to_varying(write: Writer) -> str:
-    return f", to={write.quote}varying{write.quote}"
-
-
-def _gradient_calls(sites: Sites) -> Iterator[ast.Call]:
-    """Yield the calls of gradient functions: `jax.grad(loss)(w, x)`, or `g(w, x)` of such a g."""
-    tree = sites.source.tree
-    bound = {
-        target.id
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Assign) and called(node.value) in GRADIENTS
-        for target in node.targets
-        if isinstance(target, ast.Name)
-    }
-    for function in sites.functions:
-        for node in ast.walk(function):
-            if not isinstance(node, ast.Call) or not node.args:
-                continue
-            direct = isinstance(node.func, ast.Call) and called(node.func) in GRADIENTS
-            if direct or (isinstance(node.func, ast.Name) and node.func.id in bound):
-                yield node
-
-
-def _differentiated(node: ast.Call) -> list[ast.expr]:
-    """Return the arguments that a gradient is taken for, if they are written in the call."""
-    inner = node.func if isinstance(node.func, ast.Call) else None
-    for keyword in inner.keywords if inner else ():
-        if keyword.arg == "argnums" and isinstance(keyword.value, ast.Constant):
-            number = keyword.value.value
-            if isinstance(number, int) and number < len(node.args):
-                return [node.args[number]]
-            return []
-    return [node.args[0]]
-
-
-def keep_checks(r: EditContext) -> Iterator[Candidate]:
-    """Drop `check_vma=False`: with the check, autodiff knows which values vary over devices."""
-    source = r.sites.source
-    for keyword in r.sites.keywords() if r.unchecked else ():
-        is_false = isinstance(keyword.value, ast.Constant) and keyword.value.value is False
-        if keyword.arg in ("check_vma", "check_rep") and is_false:
-            edit = _without(source.data, *source.span(keyword))
-            text = f"remove {keyword.arg}=False: without it, autodiff sums gradients over devices"
-            yield r.make([edit], text, 1)
-
-
-def _without(data: bytes, start: int, end: int) -> Edit:
-    """Return the edit that removes an argument and its comma."""
-    first = start
-    while data[first - 1 : first].isspace():
-        first -= 1
-    if data[first - 1 : first] == b",":
-        return Edit(first - 1, end, "")
-    after = end
-    while data[after : after + 1] in (b",", b" "):
-        after += 1
-    return Edit(start, after, "")
 
 
 def add_after_reduction(r: EditContext) -> Iterator[Candidate]:
@@ -398,9 +302,7 @@ Generator = Callable[[EditContext], Iterator[Candidate]]
 CATALOGUE: tuple[Generator, ...] = (
     remove_reduction,
     replace_reduction,
-    vary_before_grad,
     add_after_reduction,
-    reduce_gradient,
     change_axes,
     reduce_both_parts,
     reduce_value,

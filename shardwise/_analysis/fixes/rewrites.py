@@ -60,6 +60,37 @@ def move_reduction(r: EditContext) -> Iterator[Candidate]:
                 yield r.make(edits, described, rank)
 
 
+PRODUCTS = ("dot", "matmul", "einsum", "tensordot", "dot_general")
+
+
+def reduce_product(r: EditContext) -> Iterator[Candidate]:
+    """Reduce a product of matrices, and not what another function computes from it."""
+    source, write = r.sites.source, r.writer
+    products = [
+        node
+        for node in r.sites.nodes()
+        if (isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult))
+        or (isinstance(node, ast.Call) and called(node) in PRODUCTS)
+    ]
+    for i, node in enumerate(r.sites.calls({"psum", "pmean"})):
+        axis = axis_of(node)
+        if not node.args or axis is None:
+            continue
+        for nth, product in enumerate(products):
+            if source.function_around(product) is source.function_around(node):
+                continue
+            value = shown(source.text_of(product))
+            edits = [
+                source.replace(node, write.operand(node.args[0], node)),
+                source.replace(
+                    product,
+                    f"{write.lax('psum')}({source.text_of(product)}, {source.text_of(axis)})",
+                ),
+            ]
+            described = f"sum {value} over {source.text_of(axis)}, and not what is computed from it"
+            yield r.make(edits, described, 3.2 + 0.4 * i + 0.15 * nth)
+
+
 def gather_operand(r: EditContext) -> Iterator[Candidate]:
     """Gather an operand of an operation that needs all of it."""
     source, write = r.sites.source, r.writer
@@ -277,6 +308,7 @@ def _is_function(node: ast.Name, parent: ast.AST | None) -> bool:
 
 
 REWRITES = (
+    reduce_product,
     move_reduction,
     gather_operand,
     take_one,

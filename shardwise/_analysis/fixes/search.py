@@ -27,7 +27,8 @@ from ..check import Examined, Finding, Verdict
 from ..faults import FollowsSharding, place_of, split_silenced
 from .arithmetic import ARITHMETIC
 from .candidate import Candidate
-from .edits import CATALOGUE, EditContext, WrongShape, keep_checks
+from .edits import CATALOGUE, EditContext, WrongShape
+from .gradients import GRADIENT_EDITS, keep_checks
 from .led import fix_of, led
 from .live import LoadedFile
 from .program import WrongProgram, is_open, shape_of
@@ -205,7 +206,15 @@ class Search:
         checks = [*keep_checks(request)]
         yield from checks
         lines = self._differentiated(request.sites.source) if checks else set()
-        for make in (*CATALOGUE, *ARITHMETIC, *SPECS, *SENDS, *STATISTICS, *REWRITES):
+        for make in (
+            *CATALOGUE,
+            *GRADIENT_EDITS,
+            *ARITHMETIC,
+            *SPECS,
+            *SENDS,
+            *STATISTICS,
+            *REWRITES,
+        ):
             for option in make(request):
                 differentiated = bool(lines) and lines >= option.lines
                 if lines and all(_together(option, check) for check in checks):

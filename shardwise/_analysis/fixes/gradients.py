@@ -1,0 +1,126 @@
+"""Edits of how gradients are reduced: by the program, or by autodiff."""
+
+from __future__ import annotations
+
+import ast
+import itertools
+from collections.abc import Iterator
+
+from .candidate import Candidate, Writer, shown
+from .edits import WORDS, EditContext, Generator, axis_of, renamed, uses
+from .sites import GRADIENTS, Sites, called
+from .source import Edit
+
+
+def reduce_gradient(r: EditContext) -> Iterator[Candidate]:
+    """Reduce a gradient where it is taken."""
+    source, write = r.sites.source, r.writer
+    if not r.unsummed:
+        return
+    for node in _gradient_calls(r.sites):
+        for nth, (axes, name) in enumerate(itertools.product(r.axes, ("pmean", "psum"))):
+            text = source.text_of(node)
+            described = f"{WORDS[name]} {shown(text)} over {write.axes(axes)}"
+            edit = source.replace(node, write.call(name, text, axes))
+            yield r.make([edit], described, 2.5 + 0.3 * nth + (1.5 if r.is_multiple else 0))
+
+
+def vary_before_grad(r: EditContext) -> Iterator[Candidate]:
+    """Make parameters vary over devices before the gradient, so that autodiff does not sum it.
+
+    If autodiff and the program both sum a gradient, also try a mean instead of the program's sum.
+    """
+    source, write = r.sites.source, r.writer
+    sums = uses(r.sites, "psum") if (r.ratio or 0) > 1 else []
+    for node in _gradient_calls(r.sites):
+        for nth, axes in enumerate(r.axes):
+            for argument in _differentiated(node):
+                value = write.call("pcast", source.text_of(argument), axes, _to_varying(write))
+                name = shown(source.text_of(argument))
+                text = (
+                    f"let {name} vary over {write.axes(axes)} before the gradient, so that "
+                    "autodiff does not sum it over devices"
+                )
+                edit = source.replace(argument, value)
+                yield r.make([edit], text, 2.55 + 0.4 * nth)
+                for i, reduction in enumerate(sums):
+                    edits = [edit, renamed(r, reduction, "pmean")]
+                    combined = f"{text}, and use pmean instead of psum"
+                    yield r.make(edits, combined, 2.9 + 0.4 * nth + 0.2 * i)
+
+
+def _to_varying(write: Writer) -> str:
+    return f", to={write.quote}varying{write.quote}"
+
+
+def keep_checks(r: EditContext) -> Iterator[Candidate]:
+    """Drop `check_vma=False`: with the check, autodiff knows which values vary over devices."""
+    source = r.sites.source
+    for keyword in r.sites.keywords() if r.unchecked else ():
+        is_false = isinstance(keyword.value, ast.Constant) and keyword.value.value is False
+        if keyword.arg in ("check_vma", "check_rep") and is_false:
+            edit = _without(source.data, *source.span(keyword))
+            text = f"remove {keyword.arg}=False: without it, autodiff sums gradients over devices"
+            yield r.make([edit], text, 1)
+
+
+def sum_once(r: EditContext) -> Iterator[Candidate]:
+    """Drop `check_vma=False`, and the reduction of a gradient, which autodiff then does."""
+    source, write = r.sites.source, r.writer
+    taking = {source.function_around(node) for node in _gradient_calls(r.sites)}
+    around = {function for node in taking for function in ast.walk(node)}
+    sums = [node for node in r.sites.calls({"psum", "pmean"}) if node.args]
+    for check in keep_checks(r):
+        for i, node in enumerate(sums):
+            axis = axis_of(node)
+            if axis is not None and source.function_around(node) in around:
+                edit = source.replace(node, write.operand(node.args[0], node))
+                text = f"{check.description}; remove the {called(node)} over {source.text_of(axis)}"
+                yield r.make([*check.edits, edit], text, 1.2 + 0.2 * i)
+
+
+def _gradient_calls(sites: Sites) -> Iterator[ast.Call]:
+    """Yield the calls of gradient functions: `jax.grad(loss)(w, x)`, or `g(w, x)` of such a g."""
+    tree = sites.source.tree
+    bound = {
+        target.id
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign) and called(node.value) in GRADIENTS
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+    for function in sites.functions:
+        for node in ast.walk(function):
+            if not isinstance(node, ast.Call) or not node.args:
+                continue
+            direct = isinstance(node.func, ast.Call) and called(node.func) in GRADIENTS
+            if direct or (isinstance(node.func, ast.Name) and node.func.id in bound):
+                yield node
+
+
+def _differentiated(node: ast.Call) -> list[ast.expr]:
+    """Return the arguments that a gradient is taken for, if they are written in the call."""
+    inner = node.func if isinstance(node.func, ast.Call) else None
+    for keyword in inner.keywords if inner else ():
+        if keyword.arg == "argnums" and isinstance(keyword.value, ast.Constant):
+            number = keyword.value.value
+            if isinstance(number, int) and number < len(node.args):
+                return [node.args[number]]
+            return []
+    return [node.args[0]]
+
+
+def _without(data: bytes, start: int, end: int) -> Edit:
+    """Return the edit that removes an argument and its comma."""
+    first = start
+    while data[first - 1 : first].isspace():
+        first -= 1
+    if data[first - 1 : first] == b",":
+        return Edit(first - 1, end, "")
+    after = end
+    while data[after : after + 1] in (b",", b" "):
+        after += 1
+    return Edit(start, after, "")
+
+
+GRADIENT_EDITS: tuple[Generator, ...] = (sum_once, vary_before_grad, reduce_gradient)
