@@ -220,4 +220,5 @@ def literal(value: Any) -> Scaled:
     if jnp.issubdtype(getattr(value, "dtype", np.float32), jax.dtypes.prng_key):
         coef, data = T.constant(np.asarray(jax.random.key_data(value)))
         return 1, T.make("key", (coef, str(value.dtype)), ((1, data),), value.shape)
-    return T.constant(np.asarray(value))
+    # JAX's typed Python numbers have a dtype that NumPy does not see.
+    return T.constant(np.asarray(value, getattr(value, "dtype", None)))

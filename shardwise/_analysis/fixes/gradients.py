@@ -56,12 +56,27 @@ def _to_varying(write: Writer) -> str:
 def keep_checks(r: EditContext) -> Iterator[Candidate]:
     """Drop `check_vma=False`: with the check, autodiff knows which values vary over devices."""
     source = r.sites.source
-    for keyword in r.sites.keywords() if r.unchecked else ():
-        is_false = isinstance(keyword.value, ast.Constant) and keyword.value.value is False
-        if keyword.arg in ("check_vma", "check_rep") and is_false:
-            edit = _without(source.data, *source.span(keyword))
-            text = f"remove {keyword.arg}=False: without it, autodiff sums gradients over devices"
-            yield r.make([edit], text, 1)
+    for name, start, end in _options(r.sites) if r.unchecked else ():
+        edit = _without(source.data, start, end)
+        text = f"remove {name}=False: without it, autodiff sums gradients over devices"
+        yield r.make([edit], text, 1)
+
+
+def _options(sites: Sites) -> Iterator[tuple[str, int, int]]:
+    """Yield where the check is turned off: in a call, or in a dictionary of options."""
+    span = sites.source.span
+    for node in sites.nodes(outside=True):
+        if isinstance(node, ast.keyword) and _turns_off(node.arg, node.value):
+            yield str(node.arg), *span(node)
+        elif isinstance(node, ast.Dict):
+            for key, value in zip(node.keys, node.values, strict=True):
+                if isinstance(key, ast.Constant) and _turns_off(key.value, value):
+                    yield str(key.value), span(key)[0], span(value)[1]
+
+
+def _turns_off(name: object, value: ast.expr) -> bool:
+    is_false = isinstance(value, ast.Constant) and value.value is False
+    return is_false and name in ("check_vma", "check_rep")
 
 
 def sum_once(r: EditContext) -> Iterator[Candidate]:
@@ -69,14 +84,16 @@ def sum_once(r: EditContext) -> Iterator[Candidate]:
     source, write = r.sites.source, r.writer
     taking = {source.function_around(node) for node in _gradient_calls(r.sites)}
     around = {function for node in taking for function in ast.walk(node)}
-    sums = [node for node in r.sites.calls({"psum", "pmean"}) if node.args]
+    sums = [
+        (node, axis)
+        for node in r.sites.calls({"psum", "pmean"})
+        if node.args and (axis := axis_of(node)) and source.function_around(node) in around
+    ]
     for check in keep_checks(r):
-        for i, node in enumerate(sums):
-            axis = axis_of(node)
-            if axis is not None and source.function_around(node) in around:
-                edit = source.replace(node, write.operand(node.args[0], node))
-                text = f"{check.description}; remove the {called(node)} over {source.text_of(axis)}"
-                yield r.make([*check.edits, edit], text, 1.2 + 0.2 * i)
+        for i, (node, axis) in enumerate(sums):
+            edit = source.replace(node, write.operand(node.args[0], node))
+            text = f"{check.description}; remove the {called(node)} over {source.text_of(axis)}"
+            yield r.make([*check.edits, edit], text, 1.2 + 0.2 * i)
 
 
 def _gradient_calls(sites: Sites) -> Iterator[ast.Call]:

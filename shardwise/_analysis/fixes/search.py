@@ -2,9 +2,9 @@
 
 The original program on one device (or the reference) defines what is right. A candidate is
 executed, traced on every mesh, and compared with that symbolically: `"proved"`. If no candidate can
-be proved, the most promising ones are run on the same arguments instead: `"checked"`. An edit that
-makes some results right and none wrong is kept, and the search continues from there, so that one
-patch can fix two mistakes.
+be proved, the most promising ones are run on the same arguments instead: `"checked"`. From an edit
+that makes more results right and none wrong, the search also continues, in turns with what else
+there is to try: one patch can fix two mistakes, and a wrong turn does not end the search.
 """
 
 from __future__ import annotations
@@ -93,6 +93,18 @@ def fixed(
     return dataclasses.replace(verdict, findings=findings, silenced=silenced, wrong_on=wrong_on)
 
 
+@dataclasses.dataclass(eq=False)
+class Front:
+    """A program, edited or not, and what is still to be tried on it."""
+
+    now: Tried
+    candidates: Iterator[Candidate]
+    mistakes: int = 1
+    """The number of mistakes that a fix would then have fixed."""
+    better: Tried | None = None
+    """The best candidate that makes no further result right: tried when nothing else is left."""
+
+
 class Search:
     """The search for a fix of one program."""
 
@@ -121,29 +133,37 @@ class Search:
         shown = Tried(_NOTHING, self._gaps_at_first(), self.seen.misshapen(self.body))
         same_results = self.seen.plain is self.program.plain
         now = shown if same_results else self._nothing_right(shown)
-        best: Candidate | None = None
         open_ones: list[Tried] = []
-        for _ in range(MISTAKES):
-            better: Tried | None = None
-            for candidate in self.candidates(shown, best):
-                if self.spent >= (FIRST if open_ones else 1) * self.budget:
-                    break
-                tried = self.attempt(candidate, now, len(open_ones) < CLOSE)
-                if tried is None:
-                    continue
-                if tried.is_right and self._is_proved(candidate, [self.program.hardest]):
-                    alone = candidate.alone
-                    return alone if alone and self._is_proved(alone) else candidate, "proved"
-                if tried.is_open:
-                    open_ones.append(tried)
-                elif tried.is_better(better or now):
-                    better = tried
-                    if tried.right > now.right:  # proved results stay: continue from here
-                        break
-            if better is None:
-                break
-            best, now, shown = better.candidate, better, better
+        most = len(now.right)
+        fronts = collections.deque([Front(now, iter(self.candidates(shown, None)))])
+        while fronts and self.spent < (FIRST if open_ones else 1) * self.budget:
+            front = fronts.popleft()
+            candidate = next(front.candidates, None)
+            if candidate is None:
+                if front.better is not None:
+                    fronts.append(self._beyond(front, front.better))
+                continue
+            fronts.append(front)
+            tried = self.attempt(candidate, front.now, len(open_ones) < CLOSE)
+            if tried is None:
+                continue
+            if tried.is_right and self._is_proved(candidate, [self.program.hardest]):
+                alone = candidate.alone
+                return alone if alone and self._is_proved(alone) else candidate, "proved"
+            if tried.is_open:
+                open_ones.append(tried)
+            elif front.mistakes < MISTAKES and tried.is_better(front.better or front.now):
+                if len(tried.right) > most:
+                    most = len(tried.right)
+                    fronts.append(self._beyond(front, tried))
+                else:
+                    front.better = tried
         return self._settled(open_ones)
+
+    def _beyond(self, front: Front, tried: Tried) -> Front:
+        """Return the search for a further mistake, in a program that a candidate has improved."""
+        options = iter(self.candidates(tried, tried.candidate))
+        return Front(tried, options, front.mistakes + 1)
 
     def _nothing_right(self, shown: Tried) -> Tried:
         """Return the state of a program that cannot be traced: no result is right."""
