@@ -190,6 +190,15 @@ REWORDINGS = (
         "pass it to the program as an argument.",
     ),
     Rewording(
+        r"in_specs argument must be a pytree of .* but it was `None` when.* are of type",
+        "this shard_map has no in_specs, and the axes of its mesh are not Explicit",
+        "JAX infers in_specs from the types of the arguments, which have a sharding only along "
+        "Explicit axes. sw.mesh(...) and mesh={...} have Auto axes.",
+        "write in_specs=; or pass a mesh with Explicit axes, and the specs of the program's "
+        "arguments: mesh=jax.sharding.AbstractMesh((8,), ('data',), "
+        "axis_types=(jax.sharding.AxisType.Explicit,)), in_specs=(...).",
+    ),
+    Rewording(
         r"context mesh cannot be empty",
         "this shard_map has no mesh, and there is no ambient mesh",
         "A shard_map runs over a mesh.",

@@ -50,6 +50,21 @@ def test_no_mesh_at_all():
     assert_facts(str(caught.value), "mesh", r"sw\.mesh")
 
 
+@pytest.mark.parametrize("mesh", [{"data": 8}, sw.mesh(data=8)], ids=["sizes", "mesh"])
+def test_specs_that_are_inferred_on_auto_axes(mesh):
+    def program(x):
+        return jax.shard_map(lambda x: lax.pmean(x, "data"), out_specs=P())(x)
+
+    x = jnp.arange(16.0)
+    with pytest.raises(sw.ShardingError) as caught:
+        sw.simulate(program, mesh=mesh, in_specs=(P("data"),))(x)
+    assert_facts(str(caught.value), "has no in_specs", "Explicit", "axis_types=", HERE)
+    explicit = jax.sharding.AbstractMesh(
+        (8,), ("data",), axis_types=(jax.sharding.AxisType.Explicit,)
+    )
+    sw.simulate(program, mesh=explicit, in_specs=(P("data"),))(x)
+
+
 @pytest.mark.parametrize("size", [0, -1, 2.5, "two", None, True])
 def test_axis_sizes_that_are_none(size):
     with pytest.raises(sw.ShardingError) as caught:
