@@ -5,12 +5,16 @@ Each gets a fix that was proved, and the fixed file is proved again, on meshes i
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import itertools
 import sys
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import P
 
 import shardwise as sw
 
@@ -106,3 +110,48 @@ def test_a_step_in_a_wrong_state_gets_a_fix(name, tmp_path, monkeypatch):
     fixed = load(file, file.stem).step
     for data, model in itertools.product((1, 4), repeat=2):
         assert sw.prove(fixed, *args, mesh=sw.mesh(data=data, model=model)).ok, first.fix.diff
+
+
+def fsdp(loss_of):
+    """A gradient of parameters that are split over the devices and gathered for the loss."""
+
+    def program(w, x, y, *, mesh):
+        specs = {"in_specs": P("data"), "out_specs": P("data")}
+        return jax.shard_map(lambda *shards: loss_of(*shards), mesh=mesh, **specs)(w, x, y)
+
+    return program
+
+
+def of_a_function(w, x, y):
+    def loss(w):
+        whole = jax.lax.all_gather(w, "data", tiled=True)
+        return jnp.mean((x @ whole - y) ** 2)
+
+    return jax.grad(loss)(w)
+
+
+def with_auxiliary_results(w, x, y):
+    def loss(w):
+        error = x @ jax.lax.all_gather(w, "data", tiled=True) - y
+        return jnp.mean(error**2), error.shape
+
+    gradient, _ = jax.grad(loss, has_aux=True)(w)
+    return gradient
+
+
+def of_a_lambda(w, x, y):
+    gather = functools.partial(jax.lax.all_gather, axis_name="data", tiled=True)
+    return jax.grad(lambda w: jnp.mean((x @ gather(w) - y) ** 2))(w)
+
+
+@pytest.mark.parametrize("body", [of_a_function, with_auxiliary_results, of_a_lambda])
+def test_a_loss_is_averaged_where_it_is_differentiated(body):
+    rng = np.random.default_rng(4)
+    w, x, y = (rng.normal(size=s).astype(np.float32) for s in ((8, 2), (16, 8), (16, 2)))
+    verdict = sw.check(fsdp(body), w, x, y, mesh={"data": [1, 2, 4]})
+    (finding,) = verdict.findings
+    assert finding.code == "SW401"
+    assert finding.fix is not None
+    assert finding.fix.verified == "proved"
+    (line,) = (row for row in finding.fix.diff.splitlines() if row.startswith("+ "))
+    assert "jax.lax.pmean(jnp.mean(" in line

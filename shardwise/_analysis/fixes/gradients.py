@@ -49,6 +49,34 @@ def vary_before_grad(r: EditContext) -> Iterator[Candidate]:
                     yield r.make(edits, combined, 2.9 + 0.4 * nth + 0.2 * i)
 
 
+def reduce_loss(r: EditContext) -> Iterator[Candidate]:
+    """Reduce a loss where it is returned, in the function that is differentiated."""
+    source, write = r.sites.source, r.writer
+    for node in _losses(r.sites):
+        text = source.text_of(node)
+        for nth, (axes, name) in enumerate(itertools.product(r.axes, ("pmean", "psum"))):
+            described = f"{WORDS[name]} {shown(text)} over {write.axes(axes)}, then differentiate"
+            edit = source.replace(node, write.call(name, text, axes))
+            yield r.make([edit], described, 2.65 + 0.3 * nth + (0 if r.is_multiple else 1.5))
+
+
+def _losses(sites: Sites) -> Iterator[ast.expr]:
+    """Yield what the functions return that are differentiated; without auxiliary results."""
+    tree = sites.source.tree
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    taken = [node.args[0] for node in calls if called(node) in GRADIENTS and node.args]
+    names = {function.id for function in taken if isinstance(function, ast.Name)}
+    for function in ast.walk(tree):
+        if isinstance(function, ast.Lambda) and function in taken:
+            yield function.body
+        elif isinstance(function, ast.FunctionDef) and function.name in names:
+            for node in ast.walk(function):
+                if isinstance(node, ast.Return) and node.value is not None:
+                    value = node.value
+                    first = value.elts[:1] if isinstance(value, ast.Tuple) else [value]
+                    yield from (v for v in first if sites.source.function_around(v) is function)
+
+
 def _to_varying(write: Writer) -> str:
     return f", to={write.quote}varying{write.quote}"
 
@@ -140,4 +168,4 @@ def _without(data: bytes, start: int, end: int) -> Edit:
     return Edit(start, after, "")
 
 
-GRADIENT_EDITS: tuple[Generator, ...] = (sum_once, vary_before_grad, reduce_gradient)
+GRADIENT_EDITS: tuple[Generator, ...] = (sum_once, vary_before_grad, reduce_loss, reduce_gradient)
