@@ -324,6 +324,10 @@ STATISTICS = {
         lambda x: (x - jnp.mean(x, 0)) / jnp.sqrt(jnp.var(x, axis=0) + 1e-5),
         'x - jax.lax.pmean(jnp.mean(x, 0), "data")) / jnp.sqrt(jax.lax.pmean(((x - ',
     ),
+    "mean, and variance by hand": (
+        lambda x: (x - (m := x.mean(0))) / jnp.sqrt(((x - m) ** 2).mean(0) + 1e-5),
+        'm := jax.lax.pmean(x.mean(0), "data"))) / jnp.sqrt(jax.lax.pmean(((x - m) ** 2).mean(0)',
+    ),
     "mean of what counts": (
         lambda x: x - jnp.mean(x, where=x > 0),
         'jax.lax.psum(jnp.sum(x, where=x > 0), "data") / jax.lax.psum(jnp.sum(x > 0), "data")',

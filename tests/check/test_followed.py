@@ -155,3 +155,21 @@ def test_a_loss_is_averaged_where_it_is_differentiated(body):
     assert finding.fix.verified == "proved"
     (line,) = (row for row in finding.fix.diff.splitlines() if row.startswith("+ "))
     assert "jax.lax.pmean(jnp.mean(" in line
+
+
+def test_keys_and_values_of_a_split_sequence_are_gathered():
+    def attention(q, k, v, *, mesh):
+        def body(q, k, v):
+            scores = jax.nn.softmax(q @ k.T, -1)
+            return scores @ v
+
+        specs = {"in_specs": P("data"), "out_specs": P("data")}
+        return jax.shard_map(body, mesh=mesh, **specs)(q, k, v)
+
+    q, k, v = np.random.default_rng(5).normal(size=(3, 8, 4)).astype(np.float32)
+    verdict = sw.check(attention, q, k, v, mesh={"data": [1, 2, 4]})
+    fix = verdict.findings[0].fix
+    assert fix is not None
+    assert fix.verified == "proved"
+    assert 'q @ jax.lax.all_gather(k, "data", tiled=True).T' in fix.diff
+    assert 'scores @ jax.lax.all_gather(v, "data", tiled=True)' in fix.diff

@@ -96,7 +96,7 @@ def gather_operand(r: EditContext) -> Iterator[Candidate]:
     source, write = r.sites.source, r.writer
     names = [
         child
-        for node in r.sites.named
+        for node in (*r.sites.named, *r.sites.others)
         for child in ast.walk(node)
         if isinstance(child, ast.Name) and isinstance(child.ctx, ast.Load)
         if not _is_function(child, source.parents.get(child))

@@ -9,14 +9,31 @@ from collections.abc import Iterator, Sequence
 from .candidate import Candidate, shown
 from .edits import BY_FUNCTION, WORDS, EditContext, is_value
 from .sites import called, is_module
+from .source import Source
 
 MOMENTS = {"var": "", "std": "sqrt"}
 
 
 def reduce_shares(r: EditContext) -> Iterator[Candidate]:
-    """Reduce every share where it is computed, if there are several."""
+    """Reduce every share where it is computed, or every statistic of a function."""
+    yield from _all_reduced(r, r.shares, 2.7)
+    source = r.sites.source
+    statistics = r.sites.calls(set(BY_FUNCTION) | {"sum"})
+    local = [node for node in statistics if called(_parent(source, node)) not in WORDS]
+    for function in dict.fromkeys(map(source.function_around, local)):
+        inside = [node for node in local if source.function_around(node) is function]
+        yield from _all_reduced(r, inside, 4.1)
+
+
+def _parent(source: Source, node: ast.expr) -> ast.expr:
+    parent = source.parents.get(node)
+    return parent if isinstance(parent, ast.expr) else node
+
+
+def _all_reduced(r: EditContext, nodes: Sequence[ast.expr], rank: float) -> Iterator[Candidate]:
+    """Reduce several values in one edit."""
     write, source = r.writer, r.sites.source
-    nodes = [node for node in r.shares if is_value(node, source.parents.get(node))]
+    nodes = [node for node in nodes if is_value(node, source.parents.get(node))]
     spans = [source.span(node) for node in nodes]
     nested = any(a[0] < b[1] and b[0] < a[1] for a, b in itertools.combinations(spans, 2))
     if len(nodes) < 2 or nested:
@@ -29,7 +46,7 @@ def reduce_shares(r: EditContext) -> Iterator[Candidate]:
             moment = _moment(r, node, axes)
             edits.append(source.replace(node, moment or write.call(name, text, axes)))
             done.append(f"{'take' if moment else WORDS[name]} {shown(text)}")
-        yield r.make(edits, f"{'; '.join(done)} over {write.axes(axes)}", 2.7 + 0.4 * nth)
+        yield r.make(edits, f"{'; '.join(done)} over {write.axes(axes)}", rank + 0.4 * nth)
 
 
 def variance(r: EditContext) -> Iterator[Candidate]:
