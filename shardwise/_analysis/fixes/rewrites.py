@@ -100,6 +100,7 @@ def gather_operand(r: EditContext) -> Iterator[Candidate]:
         for child in ast.walk(node)
         if isinstance(child, ast.Name) and isinstance(child.ctx, ast.Load)
         if not _is_function(child, source.parents.get(child))
+        and source.function_around(child) not in r.sites.outside
     ]
     unique = list(dict.fromkeys(names))[:8]
     base = 3 if r.misplaced else 5.5 if r.is_open else 6.5
