@@ -26,9 +26,9 @@ from ..._program.collectives import RULES
 from . import units
 from .data import CollectiveUse
 from .facts import Remark, ReportData
-from .figures import charts, mesh, program
+from .figures import charts, mesh
 from .figures.draw import COLORS, Drawing, axis_colors, clean
-from .figures.program import Entry
+from .outline import Entry, outline
 from .rows import most_expensive
 
 SHOWN = 4
@@ -158,7 +158,7 @@ class PageView:
     @property
     def passes(self) -> list[tuple[str, list[Entry]]]:
         """The program in order, grouped by pass."""
-        entries = program.outline(self.report)
+        entries = outline(self.report)
         groups = itertools.groupby(entries, lambda entry: entry.step.direction)
         return [(direction, list(group)) for direction, group in groups]
 

@@ -80,8 +80,7 @@ class Report(ReportData):
 
         Args:
             path: `trace.json` or `*.trace.json` for Perfetto, any other `*.json` for the data,
-                `*.html` for a page, `*.txt` for the text, `*.svg` or `*.png` for one figure, whose
-                name comes before the suffix: `step.mesh.svg`.
+                `*.html` for a page, `*.txt` for the text.
 
         Returns:
             The path.

@@ -22,14 +22,6 @@ def save(report: ReportData, path: Path) -> Path:
             write_file(path, plain_text(report))
         case ".html":
             save_page(report, path)
-        case ".svg":
-            from .figures import svg
-
-            write_file(path, svg(report, _figure(path)))
-        case ".png":
-            from .figures import png
-
-            write_file(path, png(report, _figure(path)))
         case _:
             raise ShardwiseError(
                 f"{path.suffix!r} is not a format of a report"
@@ -37,8 +29,7 @@ def save(report: ReportData, path: Path) -> Path:
                 else "the name has no suffix",
                 where=str(path),
                 rule="The suffix says what is written.",
-                remedy="report.html, report.json, trace.json (for Perfetto), report.txt, "
-                "mesh.svg or mesh.png.",
+                remedy="report.html, report.json, trace.json (for Perfetto) or report.txt.",
             )
     return path
 
@@ -57,8 +48,3 @@ def save_trace(report: ReportData, path: Path) -> Path:
 
     write_file(path, json.dumps(trace(report)))
     return path
-
-
-def _figure(path: Path) -> str:
-    """Return the figure that a file name requests: `mesh` for `mesh.svg` and `step.mesh.svg`."""
-    return path.stem.rpartition(".")[2]

@@ -1,8 +1,7 @@
 """Build SVG drawings, and define the colours that figures and page share.
 
-A shape names its colour by a class. On a page the class gets it from the style sheet, so that a
-figure follows the theme; in a standalone file every colour is written out, since some SVG viewers
-ignore style sheets.
+A shape names its colour by a class, which gets it from the style sheet of the page, so that a
+figure follows the theme.
 """
 
 from __future__ import annotations
@@ -21,9 +20,6 @@ AXES = 6
 RAMP = ((32, 48, 84), (63, 99, 138), (110, 148, 167), (171, 192, 165), (230, 215, 150))
 """The colours of the parts of an array, from first to last, with increasing brightness."""
 
-MARGIN = 12
-"""The margin around a standalone figure."""
-
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'DejaVu Sans', Arial, sans-serif"
 
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -38,12 +34,6 @@ def axis_color(axes: Sequence[MeshAxis], name: str) -> str:
 def axis_colors(report: ReportData, names: Sequence[str]) -> list[str]:
     """Return the colours of a collective: one for each of its axes."""
     return [axis_color(report.mesh, name) for name in names] or ["soft"]
-
-
-def axes_used(report: ReportData) -> list[tuple[str, str]]:
-    """Return the colours and names of the mesh axes that collectives use."""
-    names = dict.fromkeys(name for use in report.collectives for name in use.axes)
-    return [(axis_color(report.mesh, name), name) for name in names]
 
 
 def part_color(part: int, parts: int) -> tuple[str, str]:
@@ -80,10 +70,6 @@ class Drawing:
     def __init__(self, width: float, height: float, title: str, description: str = ""):
         self.width, self.height = width, height
         self.title, self.description = clean(title), clean(description)
-        self.subtitle = ""
-        """The subject of the figure, shown in a standalone file."""
-        self.legend: Sequence[tuple[str, str]] = ()
-        """Colours and their meaning, shown in a standalone file."""
         self.root = ElementTree.Element("g")
 
     def _add(self, tag: str, color: str, attributes: dict[str, object], hint: str) -> None:
@@ -170,62 +156,19 @@ class Drawing:
         else:
             element.text = fitted
 
-    def place(self, other: Drawing, x: float, y: float) -> None:
-        """Insert another drawing as a part of this one."""
-        part = ElementTree.SubElement(self.root, "g", {"transform": f"translate({x:g} {y:g})"})
-        part.extend(list(other.root))
-
     def inline(self) -> str:
         """Return SVG for an HTML page, coloured by its style sheet and scaled to fit."""
         words = f"{self.title}. {self.description}" if self.description else self.title
-        return self._svg({"class": "sw-figure", "role": "img", "aria-label": words}, self.root)
-
-    def standalone(self) -> str:
-        """Return a standalone SVG file on white, with a title above and a legend below."""
-        framed = self._framed()
-        sheet = ElementTree.Element("g")
-        ElementTree.SubElement(sheet, "title").text = self.title
-        ElementTree.SubElement(sheet, "desc").text = self.description
-        width, height = framed.width + 2 * MARGIN, framed.height + 2 * MARGIN
-        size = {"width": _plain(width), "height": _plain(height)}
-        corner = {"x": str(-MARGIN), "y": str(-MARGIN)}
-        ElementTree.SubElement(sheet, "rect", {**corner, **size, "fill": COLORS["paper"][0]})
-        sheet.extend(list(ElementTree.fromstring(ElementTree.tostring(framed.root))))
-        for element in sheet.iter():
-            name = element.attrib.pop("class", "").removeprefix("sw-")
-            for key in ("fill", "stroke"):
-                if element.get(key) == "currentColor":
-                    element.set(key, COLORS[name][0])
-        svg = framed._svg({**size, "role": "img"}, sheet, MARGIN)
-        return f'<?xml version="1.0" encoding="UTF-8"?>\n{svg}\n'
-
-    def _framed(self) -> Drawing:
-        """Return the drawing with its title, subtitle and legend."""
-        top = 42 if self.subtitle else 24
-        below = 26 if self.legend else 0
-        framed = Drawing(self.width, self.height + top + below, self.title, self.description)
-        framed.text(0, 13, self.title, size=14, room=self.width, font_weight=700)
-        if self.subtitle:
-            framed.text(0, 30, self.subtitle, "soft", size=11, room=self.width)
-        framed.place(self, 0, top)
-        x, y = 0.0, self.height + top + 18
-        for color, words in self.legend:
-            framed.rect(x, y - 9, 10, 10, color)
-            framed.text(x + 15, y, words, "soft", size=11)
-            x += 6.4 * len(words) + 36
-        return framed
-
-    def _svg(
-        self, attributes: dict[str, str], parts: ElementTree.Element, margin: float = 0
-    ) -> str:
-        corners = (-margin, -margin, self.width + 2 * margin, self.height + 2 * margin)
-        box = {
+        attributes = {
             "xmlns": "http://www.w3.org/2000/svg",
-            "viewBox": " ".join(map(_plain, corners)),
+            "viewBox": f"0 0 {_plain(self.width)} {_plain(self.height)}",
             "font-family": FONT,
+            "class": "sw-figure",
+            "role": "img",
+            "aria-label": words,
         }
-        root = ElementTree.Element("svg", {**box, **attributes})
-        root.extend(list(parts))
+        root = ElementTree.Element("svg", attributes)
+        root.extend(list(self.root))
         return ElementTree.tostring(root, encoding="unicode")
 
 

@@ -6,14 +6,13 @@ The colour of a device shows which part it holds; devices with the same part are
 from __future__ import annotations
 
 import dataclasses
-import textwrap
 from collections.abc import Sequence
 
 from .. import units
 from ..data import ArrayLayout
 from ..facts import ReportData
-from .draw import Drawing, letters, part_color
-from .grid import WIDTH, Part, coordinates, empty_grid, label
+from .draw import Drawing, part_color
+from .grid import Part, coordinates, empty_grid, label
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,46 +101,3 @@ def shards(report: ReportData, layout: Layout) -> Drawing:
         )
         label(drawing, x, y, width, height, ",".join(map(str, part)) or "all", on_it)
     return drawing
-
-
-def figure(report: ReportData) -> Drawing:
-    """Draw the devices, and a grid for each layout with the names of its arrays."""
-    all_layouts = layouts(report)
-    panels = [
-        (devices(report), [("The devices", "ink")]),
-        *((shards(report, layout), _caption(layout, report)) for layout in all_layouts),
-    ]
-    across, gap = 2 if len(panels) == 4 else min(3, len(panels)), 28
-    rows = [panels[start : start + across] for start in range(0, len(panels), across)]
-    heights = [max(grid.height + 17 * len(words) + 26 for grid, words in row) for row in rows]
-    drawing = Drawing(
-        across * (WIDTH + gap) - gap,
-        sum(heights),
-        "Who holds what",
-        "; ".join(f"{layout.words(report)}: {', '.join(_named(layout))}" for layout in all_layouts),
-    )
-    drawing.legend = [("rest", "a square is a device; its number and colour, the part it holds")]
-    y = 0.0
-    for row, high in zip(rows, heights, strict=True):
-        for number, (panel, words) in enumerate(row):
-            x = number * (WIDTH + gap)
-            drawing.place(panel, x, y)
-            for line, (text, color) in enumerate(words):
-                below = y + panel.height + 20 + 17 * line
-                drawing.text(x, below, text, color, size=11, room=WIDTH)
-        y += high
-    return drawing
-
-
-def _caption(layout: Layout, report: ReportData) -> list[tuple[str, str]]:
-    """Return the lines below a grid with their colours: the layout and the array names."""
-    head, _, tail = layout.words(report).partition("; ")
-    lines = [(line, "ink") for line in textwrap.wrap(head, letters(WIDTH, 11))]
-    lines += [(line, "soft") for line in textwrap.wrap(tail, letters(WIDTH, 11))]
-    return lines + [(line, "soft") for line in _named(layout)]
-
-
-def _named(layout: Layout, most: int = 5) -> list[str]:
-    arrays = [*layout.arguments, *layout.results]
-    lines = [f"{item.path} {units.array(item.local_shape, item.dtype)}" for item in arrays[:most]]
-    return lines + ([f"and {len(arrays) - most} more"] if len(arrays) > most else [])
