@@ -13,11 +13,10 @@ from ..._program.where import NOWHERE, caller_in, choose_compiled
 from ..compiler.compile import Compiled
 from ..compiler.devices import Spec, spec_of_sharding
 from ..compiler.hlo import Instruction, Type
-from ..compiler.sent import Branches, CollectiveLoop, Node, Sent, direction_of, sent_in, work_in
+from ..compiler.sent import Nested, Node, Sent, direction_of, sent_in, work_in
 from ..compiler.shardings import shardings_in
-from ..compiler.work import DeviceWork
 from .data import ArrayLayout, CollectiveUse, Live, Memory, MeshAxis, ProgramPart, Work
-from .record import module_in
+from .record import amounts, module_in
 from .why import Reasons
 
 LIVE = 8
@@ -48,50 +47,22 @@ class Rows:
                 return ProgramPart(
                     "collective", use.where, collective=place, direction=use.direction
                 )
-            case CollectiveLoop():
-                return self._loop(node)
-            case Branches():
-                return self._branches(node)
-        line = self.where(node.first) if node.first else NOWHERE
+            case Nested():
+                return ProgramPart(
+                    node.kind,
+                    self.where(node.instruction),
+                    **amounts(work_in([node])),
+                    length=node.trips,
+                    bodies=tuple(map(self.steps, node.bodies)),
+                    counted=node.chosen,
+                    direction=direction_of(node.instruction),
+                )
         return ProgramPart(
             "compute",
-            line,
-            flops=node.flops,
-            moved=node.moved,
-            dots=dict(node.dots),
+            self.where(node.first) if node.first else NOWHERE,
+            **amounts(node),
             operations=node.operations,
-            direction=_direction(node.first, node.update),
-        )
-
-    def _loop(self, node: CollectiveLoop) -> ProgramPart:
-        kind = "while" if node.trips is None else "scan"
-        inner = work_in(node.body)
-        total = DeviceWork()
-        total.add(inner, node.trips or 1)
-        return self._around(kind, node.instruction, total, (self.steps(node.body),), node.trips)
-
-    def _branches(self, node: Branches) -> ProgramPart:
-        bodies = tuple(self.steps(body) for body in node.bodies)
-        step = self._around("cond", node.instruction, work_in(node.bodies[node.chosen]), bodies)
-        return dataclasses.replace(step, counted=node.chosen)
-
-    def _around(
-        self,
-        kind: str,
-        instruction: Instruction,
-        work: DeviceWork,
-        bodies: tuple[tuple[ProgramPart, ...], ...],
-        length: int | None = None,
-    ) -> ProgramPart:
-        return ProgramPart(
-            kind,
-            self.where(instruction),
-            flops=work.flops,
-            moved=work.moved,
-            dots=dict(work.dots),
-            bodies=bodies,
-            length=length,
-            direction=_direction(instruction),
+            direction=direction_of(node.first, node.update) if node.first else "forward",
         )
 
     def where(self, instruction: Instruction) -> Where:
@@ -184,10 +155,6 @@ def _nameless(
 
 def _by_line(recorded: Sequence[CollectiveUse]) -> Mapping[tuple[object, ...], CollectiveUse]:
     return {_line(use): use for use in reversed(recorded)}
-
-
-def _direction(instruction: Instruction | None, update: bool = False) -> str:
-    return "forward" if instruction is None else direction_of(instruction, update)
 
 
 # --- layout of arguments and results

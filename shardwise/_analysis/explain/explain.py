@@ -26,7 +26,7 @@ from .merge import merged
 from .notes import left_to_compiler, notes_of
 from .placing import Layouts
 from .prune import pruned
-from .record import CollectiveRecorder, LoopContext, Tally
+from .record import CollectiveRecorder, LoopContext, ProgramTally
 from .report import Report
 
 
@@ -223,7 +223,7 @@ def _layout(
     )
 
 
-def _work(tally: Tally, devices: int) -> Work:
+def _work(tally: ProgramTally, devices: int) -> Work:
     total = tally.flops * devices
     return Work(
         flops=tally.flops,
