@@ -39,9 +39,7 @@ class Entry:
     @property
     def array(self) -> str:
         """The array that is sent, or the number of arrays."""
-        types = {units.array(use.shape, use.dtype) for use in self.uses}
-        times = f" × {len(self.uses)}" if len(self.uses) > 1 else ""
-        return types.pop() + times if len(types) == 1 else f"{len(self.uses)} arrays"
+        return units.arrays([(use.shape, use.dtype) for use in self.uses])
 
     @property
     def redundant(self) -> tuple[Redundant, ...]:

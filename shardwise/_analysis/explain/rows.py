@@ -36,9 +36,7 @@ class CollectiveRow:
     @property
     def array(self) -> str:
         """The array that is sent, or the number of arrays."""
-        types = {units.array(use.shape, use.dtype) for use in self.uses}
-        times = f" × {len(self.places)}" if len(self.places) > 1 else ""
-        return types.pop() + times if len(types) == 1 else f"{len(self.places)} arrays"
+        return units.arrays([(use.shape, use.dtype) for use in self.uses])
 
     @property
     def of(self) -> str:
