@@ -9,8 +9,8 @@ from typing import Any
 from ..._meaning import Kept, holding, keep
 from ..._program import Body, Collective, walk
 from .avoid import plans
-from .data import CollectiveUse, Holding, Instead, Redundant
-from .instead import Avoidance, Replacement
+from .data import CollectiveUse, Holding, Redundant
+from .instead import Avoidance
 
 MOST = 60_000
 """Larger programs are not analysed: it would take longer than tracing them."""
@@ -56,7 +56,8 @@ class SymbolicValues:
         plan = self.plans.get(id(op))
         if plan is None:
             return None
-        instead = tuple(_instead(replacement, use) for replacement in plan.others)
+        times = max(1, use.least // plan.once)
+        instead = tuple(dataclasses.replace(other, times=times) for other in plan.others)
         place, total = (also[0], also[1].total_bytes) if also is not None else (None, 0)
         saved = use.total_bytes + total - sum(use_instead.total_bytes for use_instead in instead)
         if saved <= 0:
@@ -64,9 +65,3 @@ class SymbolicValues:
         return Redundant(
             plan.kind, plan.reason, plan.remedy, saved, instead, place, memory=plan.memory
         )
-
-
-def _instead(replacement: Replacement, use: CollectiveUse) -> Instead:
-    names = tuple(axis.name for axis in replacement.axes)
-    times = max(1, use.least // replacement.once)
-    return Instead(replacement.name, names, replacement.group_size, replacement.sent, times)
