@@ -17,7 +17,6 @@ from ..._program import (
     Passes,
     Scan,
     Var,
-    Where,
     While,
     anywhere,
     caller_of,
@@ -168,17 +167,11 @@ class CollectiveRecorder:
         shape, dtype, size = _type(operand, op)
         count = group_size(op)
         bytes_sent = RULES[op.name].sends(size, count) if op.sends else 0
-        names = tuple(axis.name for axis in op.axes)
-        direction = self.passes.of(op)
         # Collectives called inside a library may have no line in the user's code.
         line = op.where if op.where.file else anywhere(op.source)
-        if operand in self.launched or not self._alike(op.name, names, direction, line, before):
-            self.launch, self.launched = self.launch + 1, set()
-        self.launched |= set(op.outs)
-        module = around.module_of(op)
         use = CollectiveUse(
             name=op.name,
-            axes=names,
+            axes=tuple(axis.name for axis in op.axes),
             group_size=count,
             shape=shape,
             dtype=dtype,
@@ -186,44 +179,32 @@ class CollectiveRecorder:
             count=around.count if around.known else None,
             least=around.count,
             bytes_sent=bytes_sent,
-            direction=direction,
+            direction=self.passes.of(op),
             where=line,
             caller=caller_of(op.source, line) or NOWHERE,
-            module=module,
-            launch=self.launch,
+            module=around.module_of(op),
             meaning=self.meanings.holding(op),
         )
+        if operand in self.launched or not self._follows(use, before):
+            self.launch, self.launched = self.launch + 1, set()
+        self.launched |= set(op.outs)
         index = len(self.collectives)
         self.places[id(op)] = index
-        redundant = self.meanings.redundant(op, use, self._also(op))
-        self.collectives.append(dataclasses.replace(use, redundant=redundant))
-        step = ProgramPart("collective", line, collective=index, direction=direction, module=module)
+        redundant = self.meanings.redundant(op, use, self.places, self.collectives)
+        self.collectives.append(dataclasses.replace(use, launch=self.launch, redundant=redundant))
+        step = ProgramPart(
+            "collective", line, collective=index, direction=use.direction, module=use.module
+        )
         return step, ProgramTally(sent=bytes_sent)
 
-    def _also(self, op: Collective) -> tuple[int, CollectiveUse] | None:
-        """Return another collective that becomes unnecessary with this one, and its index."""
-        also = self.meanings.also(op)
-        if also is None:
-            return None
-        place = self.places[id(also)]
-        return place, self.collectives[place]
-
-    def _alike(
-        self,
-        name: str,
-        axes: tuple[str, ...],
-        direction: str,
-        where: Where,
-        before: list[ProgramPart],
-    ) -> bool:
+    def _follows(self, use: CollectiveUse, before: list[ProgramPart]) -> bool:
         """Return whether it directly follows a collective of the same kind and pass, or call."""
         place = before[-1].collective if before else None
         if place is None:
             return False
-        use = self.collectives[place]
-        if (use.name, use.axes) != (name, axes):
-            return False
-        return use.direction == direction or use.where == where
+        last = self.collectives[place]
+        is_alike = (last.name, last.axes) == (use.name, use.axes)
+        return is_alike and (last.direction == use.direction or last.where == use.where)
 
     def _alone(self, op: Op, skip: set[Var]) -> ProgramTally:
         """Return the work of an operation without a collective or others inside."""

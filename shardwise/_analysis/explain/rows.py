@@ -74,12 +74,6 @@ class CollectiveRow:
         return sum(cost.collectives[place] for place in self.places) if cost else 0.0
 
     @property
-    def sending(self) -> float:
-        """The seconds that depend on the number of bytes."""
-        cost = self.report.cost
-        return self.seconds - sum(cost.latencies[place] for place in self.places) if cost else 0.0
-
-    @property
     def weight(self) -> float:
         """The cost: seconds if the hardware is known, else bytes; 0 if not counted."""
         if not self.first.counted:

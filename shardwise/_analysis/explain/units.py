@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..._base.numbers import short_dtype
+from .data import MeshAxis
 
 _LARGE = ("", "k", "M", "G", "T", "P", "E", "Z", "Y")
 
@@ -80,6 +81,6 @@ def axes(names: Sequence[str]) -> str:
     return ", ".join(names)
 
 
-def mesh(sizes: Sequence[tuple[str, int]]) -> str:
+def mesh(axes: Sequence[MeshAxis]) -> str:
     """Format a mesh: `{data: 4, model: 2}`."""
-    return "{" + ", ".join(f"{name}: {size}" for name, size in sizes) + "}"
+    return "{" + ", ".join(f"{axis.name}: {axis.size}" for axis in axes) + "}"

@@ -6,7 +6,7 @@ The colour of a device shows which part it holds; devices with the same part are
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from .. import units
 from ..data import ArrayLayout
@@ -41,13 +41,15 @@ class Layout:
 
     def part(self, at: dict[str, int], sizes: dict[str, int]) -> Part:
         """Return the part that a device holds: its index along each dimension that is split."""
-        index = []
-        for names in self.split:
-            number = 0
-            for name in names:
-                number = number * sizes[name] + at[name]
-            index.append(number)
-        return tuple(index)
+        return tuple(_number(names, at, sizes) for names in self.split)
+
+
+def _number(names: Iterable[str], at: Mapping[str, int], sizes: Mapping[str, int]) -> int:
+    """Return the index of a device along several axes, the last of which runs fastest."""
+    number = 0
+    for name in names:
+        number = number * sizes[name] + at[name]
+    return number
 
 
 def layouts(report: ReportData) -> list[Layout]:
@@ -63,21 +65,14 @@ def layouts(report: ReportData) -> list[Layout]:
 def devices(report: ReportData) -> Drawing:
     """Draw the devices with their numbers."""
     sizes = {axis.name: axis.size for axis in report.mesh}
-
-    def number(at: dict[str, int]) -> int:
-        index = 0
-        for name, size in sizes.items():
-            index = index * size + at[name]
-        return index
-
-    mesh = units.mesh([(axis.name, axis.size) for axis in report.mesh])
+    mesh = units.mesh(report.mesh)
     drawing, grid = empty_grid(
         report, "The devices of the mesh", f"{mesh}: {report.devices:,} devices"
     )
     for row, column, at in grid.cells():
         x, y, width, height = grid.box(row, column)
         drawing.rect(x, y, width, height, "fill", hint=coordinates(report, at))
-        label(drawing, x, y, width, height, str(number(at)), "soft")
+        label(drawing, x, y, width, height, str(_number(sizes, at, sizes)), "soft")
     return drawing
 
 
