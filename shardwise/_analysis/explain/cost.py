@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TypeVar
 
 from ..._program.collectives import sends
@@ -69,7 +69,10 @@ def with_cost(report: Kind, hardware: str | Hardware) -> Kind:
         for use, first in zip(report.collectives, opens, strict=True)
     ]
     steps = tuple(_timed(step, times, machine) for step in report.steps)
-    arithmetic, moving, compute = _compute(report.steps, machine)
+    rates = [(count, *_rates(step, machine)) for step, count in _parts(report.steps)]
+    arithmetic = sum(count * computing for count, computing, _ in rates)
+    moving = sum(count * loading for count, _, loading in rates)
+    compute = sum(count * max(computing, loading) for count, computing, loading in rates)
     totals = [_all_times(use, time) for use, time in zip(report.collectives, times, strict=True)]
     bandwidth = sum(time.bandwidth for time in totals)
     latency = sum(time.latency for time in totals)
@@ -209,22 +212,21 @@ def _saved(
     return tuple(savings)
 
 
-def _compute(steps: tuple[ProgramPart, ...], machine: Hardware) -> tuple[float, float, float]:
-    """Return the seconds of arithmetic, of memory traffic, and of both overlapped, of one call."""
-    sums = [0.0, 0.0, 0.0]
+def _parts(steps: Iterable[ProgramPart], count: int = 1) -> Iterator[tuple[ProgramPart, int]]:
+    """Yield the parts that totals include, without nested ones, and how often each runs."""
     for step in steps:
         if step.bodies:
-            times = step.length if step.length is not None else 1
-            body = step.bodies[step.counted]
-            parts = [times * part for part in _compute(body, machine)]
+            yield from _parts(step.bodies[step.counted], count * _trips(step))
         else:
-            arithmetic, moving = _rates(step, machine)
-            parts = [arithmetic, moving, max(arithmetic, moving)]
-        sums = [total + part for total, part in zip(sums, parts, strict=True)]
-    return sums[0], sums[1], sums[2]
+            yield step, count
+
+
+def _trips(step: ProgramPart) -> int:
+    return 1 if step.length is None else step.length
 
 
 def _rates(step: ProgramPart, machine: Hardware) -> tuple[float, float]:
+    """Return the seconds of the arithmetic of a part, and of its memory traffic."""
     arithmetic = sum(flops / machine.peak(dtype) for dtype, flops in step.dots.items())
     moving = step.moved / machine.memory_bandwidth
     return arithmetic / machine.utilisation, moving / machine.utilisation
@@ -238,8 +240,7 @@ def _timed(step: ProgramPart, times: list[Seconds], machine: Hardware) -> Progra
         return dataclasses.replace(step, seconds=max(_rates(step, machine)))
     bodies = tuple(tuple(_timed(inner, times, machine) for inner in body) for body in step.bodies)
     once = sum(inner.seconds or 0.0 for inner in bodies[step.counted])
-    trips = step.length if step.length is not None else 1
-    return dataclasses.replace(step, bodies=bodies, seconds=trips * once)
+    return dataclasses.replace(step, bodies=bodies, seconds=_trips(step) * once)
 
 
 def _by_axes(report: ReportData, totals: list[float]) -> tuple[tuple[tuple[str, ...], float], ...]:
