@@ -11,7 +11,8 @@ from jax import P
 import shardwise as sw
 from shardwise._analysis.explain import page, units
 from shardwise._analysis.explain.figures import charts, mesh
-from shardwise._analysis.explain.figures.draw import COLORS, part_color
+from shardwise._analysis.explain.figures.draw import part_color
+from shardwise._base.pages import COLORS
 
 from ..support import real_mesh
 from .pages import KINDS, alone, numbers_of
