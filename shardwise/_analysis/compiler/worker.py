@@ -73,7 +73,7 @@ class Worker:
         """Compile a module into a folder, and return the compiler's error, or an empty string."""
         try:
             self.connection.send((folder, lowered))
-            if not self.connection.poll(min(seconds, LONGEST)):
+            if not self.connection.poll(min(LONGEST, seconds)):
                 raise _too_slow(seconds)
             return self.connection.recv()
         except (EOFError, ConnectionError):
