@@ -54,7 +54,6 @@ LONG = (
     "tests/evaluate/test_evaluate_sums.py::test_a_running_float32_total_for_comparison",
     "tests/evaluate/test_evaluate_sums.py::test_very_many_values",
     "tests/evaluate/test_evaluate_weights.py::TestIntegers::test_one_large_step_of_the_largest",
-    "tests/explain/test_figures.py::test_a_figure_stands_by_itself",
     "tests/fuzz/test_fuzz.py::test_every_deadlock_is_found",
     "tests/fuzz/test_fuzz.py::test_simulated_is_real",
     "tests/fuzz/test_fuzz.py::test_the_generator_covers_the_language",

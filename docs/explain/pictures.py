@@ -1,4 +1,4 @@
-"""Draw the pictures of the documentation anew, and the page that one of them shows.
+"""Write the page that `page.png` shows the top of.
 
     python docs/explain/pictures.py step.html
     chromium --headless --hide-scrollbars --window-size=1100,1085 \\
@@ -14,7 +14,6 @@ import jax.numpy as jnp
 import shardwise as sw
 
 HERE = Path(__file__).parent
-FIGURES = ("mesh", "program")
 
 FEATURES, HEADS, HEAD, HIDDEN = 8192, 64, 128, 32768
 
@@ -40,12 +39,5 @@ def report() -> sw.Report:
     return sw.explain(transformer_2d.step, params, x, x, mesh=mesh, hardware="h200-node")
 
 
-def main(page: str) -> None:
-    found = report()
-    for figure in FIGURES:
-        found.save(HERE / f"{figure}.svg")
-    found.save(page)
-
-
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    report().save(sys.argv[1])

@@ -26,6 +26,15 @@ def device_dtype(dtype: Any, where: str) -> np.dtype:
     return np.dtype(jax.dtypes.canonicalize_dtype(dtype.newbyteorder("=")))
 
 
+_SHORT = {"float": "f", "bfloat": "bf", "int": "i", "uint": "u", "complex": "c"}
+
+
+def short_dtype(dtype: str) -> str:
+    """Return the name of a dtype in short: `f32`."""
+    head = dtype.rstrip("0123456789")
+    return _SHORT.get(head, head) + dtype[len(head) :]
+
+
 def changes(leaf: Any) -> bool:
     """Return whether a NumPy array may get another dtype on a device."""
     return isinstance(leaf, np.ndarray) and leaf.dtype not in _UNCHANGED

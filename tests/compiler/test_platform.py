@@ -81,7 +81,7 @@ def test_without_the_plugin_the_error_says_how_to_get_it(platform):
 
 def test_without_a_gpu_the_error_names_what_needs_none(monkeypatch):
     error = "JaxRuntimeError: FAILED_PRECONDITION: No visible GPU devices."
-    monkeypatch.setattr(worker.Worker, "ask", lambda self, request, seconds: error)
+    monkeypatch.setattr(worker.Worker, "ask", lambda *_: error)
     monkeypatch.setattr(worker, "_files", lambda folder: worker.Files("", "", "", ""))
     with pytest.raises(sw.ShardwiseError, match=r'no GPU is visible[\s\S]*platform="h100"'):
         explained(platform="cuda")

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from multiprocessing.connection import Connection
 
 import jax
 import jax.numpy as jnp
@@ -43,7 +44,7 @@ def test_a_process_that_was_killed_is_named_and_replaced(monkeypatch):
     explained()
     first = process()
     monkeypatch.setattr(
-        worker, "send", lambda *_: (os.kill(first.pid, signal.SIGKILL), first.wait())
+        Connection, "send", lambda *_: (os.kill(first.pid, signal.SIGKILL), first.wait())
     )
     with pytest.raises(
         sw.ShardwiseError, match=r"ended for lack of memory, most likely[\s\S]*smaller mesh"

@@ -84,7 +84,7 @@ class Seen:
             operand = self.at.get((op.ins[0], turn))
             match plan.kind:
                 case "same" if operand is not None:
-                    rest = {axis.name for other in plan.others for axis in other.axes}
+                    rest = {name for other in plan.others for name in other.axes}
                     for axis in op.axes:
                         if axis.name not in rest and differs_along(operand, axis):
                             yield f"the operand differs along {axis.name}"

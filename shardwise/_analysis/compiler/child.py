@@ -1,4 +1,4 @@
-"""The compiling process: started by `worker`, ends when its standard input is closed.
+"""The compiling process: started by `worker`, ends when the connection to it is closed.
 
 It compiles one module after the other, each into a folder that the caller made. A thread reads the
 requests, so that the process ends with its parent even while it is compiling.
@@ -12,38 +12,35 @@ import queue
 import sys
 import threading
 from collections.abc import Iterator
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import BinaryIO
-
-from .messages import CompileRequest, receive, send
+from typing import Any
 
 
 def main() -> None:
-    """Serve requests until standard input ends."""
-    requests, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # printed text must not mix with the answers
-    pending: queue.Queue[CompileRequest] = queue.Queue()
-    threading.Thread(target=_read, args=(requests, pending), daemon=True).start()
+    """Serve the requests that come through the file descriptor on the command line."""
+    connection = Connection(int(sys.argv[1]))
+    pending: queue.Queue[tuple[str, Any]] = queue.Queue()
+    threading.Thread(target=_read, args=(connection, pending), daemon=True).start()
     while True:
-        send(answers, _compile(pending.get()))
+        connection.send(_compile(*pending.get()))
 
 
-def _read(requests: BinaryIO, pending: queue.Queue[CompileRequest]) -> None:
-
+def _read(connection: Connection, pending: queue.Queue[tuple[str, Any]]) -> None:
     while True:
         try:
-            pending.put(receive(requests))
-        except EOFError:
+            pending.put(connection.recv())
+        except (EOFError, ConnectionError):
             os._exit(0)
 
 
-def _compile(request: CompileRequest) -> str:
-    """Compile one module; return the compiler's error, or an empty string."""
+def _compile(folder: str, lowered: Any) -> str:
+    """Compile one module into a folder; return the compiler's error, or an empty string."""
     from ..._jax.compiling import compile_into
 
-    with _logging_to(Path(request.folder, "log")):
+    with _logging_to(Path(folder, "log")):
         try:
-            compile_into(request.folder, request.lowered)
+            compile_into(folder, lowered)
         except Exception as raised:
             return f"{type(raised).__name__}: {raised}"
     return ""

@@ -29,8 +29,6 @@ class Input:
     """`params['w1']`; empty for a constant that the program closes over."""
     spec: PartitionSpec
     donated: bool
-    explicit: bool
-    """Whether the sharding is given by the argument or `in_specs=`, not by the program."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,6 +92,17 @@ def mesh_of(traced: Traced, mesh: Mesh | AbstractMesh | None) -> Mesh | Abstract
     return next(matches, mesh)
 
 
+def declared_specs(traced: Traced) -> list[PartitionSpec | None]:
+    """Return for each input the spec that `in_specs=` or its own sharding gives it, constants
+    first."""
+    constants = len(traced.values) - len(traced.specs)
+    shardings = map(named_sharding, traced.values)
+    return [
+        sharding.spec if spec is None and sharding else spec
+        for spec, sharding in zip([*[None] * constants, *traced.specs], shardings, strict=True)
+    ]
+
+
 def inputs_of(traced: Traced, otherwise: Sequence[PartitionSpec] = ()) -> list[Input]:
     """Return how each input is sharded: by itself, by `in_specs=`, or by its use in the program.
 
@@ -101,20 +110,16 @@ def inputs_of(traced: Traced, otherwise: Sequence[PartitionSpec] = ()) -> list[I
         traced: The program.
         otherwise: For each argument, its sharding if nothing else determines it.
     """
-    paths = traced.argument_paths
-    missing = len(traced.values) - len(paths)
-    specs = [*[None] * missing, *traced.specs]
+    constants = len(traced.values) - len(traced.argument_paths)
+    paths = [*[""] * constants, *traced.argument_paths]
     placed = placed_inputs(traced.program.jaxpr)
+    fallbacks = otherwise or [PartitionSpec()] * len(traced.argument_paths)
+    fallbacks = [*[PartitionSpec()] * constants, *fallbacks]
     inputs = []
-    fallbacks = otherwise or [PartitionSpec()] * len(paths)
-    fallbacks = [*[PartitionSpec()] * missing, *fallbacks]
-    rows = zip([""] * missing + list(paths), specs, traced.values, placed, fallbacks, strict=True)
-    for path, spec, value, program, fallback in rows:
-        if spec is None and (sharding := named_sharding(value)):
-            spec = sharding.spec
-        is_given = spec is not None
-        spec = spec if spec is not None else program.spec
-        inputs.append(Input(path, fallback if spec is None else spec, program.donated, is_given))
+    rows = zip(paths, declared_specs(traced), placed, fallbacks, strict=True)
+    for path, declared, program, fallback in rows:
+        specs = (spec for spec in (declared, program.spec, fallback) if spec is not None)
+        inputs.append(Input(path, next(specs), program.donated))
     return inputs
 
 

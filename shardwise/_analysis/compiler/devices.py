@@ -109,15 +109,11 @@ def _numbers(text: str) -> list[int]:
 
 def axes_of_groups(groups: Groups, mesh: Mapping[str, int]) -> tuple[str, ...]:
     """Return the mesh axes along which the devices of a group differ."""
-    return _differ([(group[0], device) for group in groups for device in group[1:]], mesh)
+    return axes_of_pairs([(group[0], device) for group in groups for device in group[1:]], mesh)
 
 
 def axes_of_pairs(pairs: Sequence[tuple[int, int]], mesh: Mapping[str, int]) -> tuple[str, ...]:
     """Return the mesh axes along which sources and targets differ."""
-    return _differ(pairs, mesh)
-
-
-def _differ(pairs: Sequence[tuple[int, int]], mesh: Mapping[str, int]) -> tuple[str, ...]:
     if not pairs:
         return ()
     shape = tuple(mesh.values())

@@ -40,7 +40,7 @@ WRITTEN = primitives.names(lambda p: p.acts == "collective")
 """JAX primitives that are collectives: the program itself calls them."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass
 class Sent:
     """One array that a collective of the compiled program sends."""
 
@@ -57,8 +57,6 @@ class Sent:
     """How often it runs; loops with an unknown trip count count as one iteration."""
     known: bool
     """Whether all trip counts are known."""
-    counted: bool
-    """False in branches of a conditional that send less than another."""
     message: int
     """Arrays with the same number are sent as one message."""
     direction: str
@@ -70,6 +68,8 @@ class Sent:
     """The name of the instruction that computes the array."""
     sliced: bool = False
     """Whether each device keeps only a part of a reduced array."""
+    counted: bool = True
+    """False in branches of a conditional that send less than another."""
 
     @property
     def written(self) -> bool:
@@ -83,30 +83,25 @@ class _Around:
 
     times: int = 1
     known: bool = True
-    counted: bool = True
     update: bool = False
     """Whether its inputs depend on a backward pass."""
 
 
 @dataclasses.dataclass(frozen=True)
-class CollectiveLoop:
-    """A loop with a collective inside."""
+class Nested:
+    """A loop or a conditional with a collective inside."""
 
-    instruction: Instruction
-    trips: int | None
-    body: list[Node]
-
-
-@dataclasses.dataclass(frozen=True)
-class Branches:
-    """A conditional with a collective inside; totals include the branch that sends most."""
-
+    kind: str
+    """`scan`, `while` (a loop of unknown length) or `cond`."""
     instruction: Instruction
     bodies: list[list[Node]]
-    chosen: int
+    trips: int | None = None
+    """The length of a `scan`."""
+    chosen: int = 0
+    """For a `cond`, the branch that totals include: the one that sends most."""
 
 
-Node = Sent | DeviceWork | CollectiveLoop | Branches
+Node = Sent | DeviceWork | Nested
 """A part of what one device runs."""
 
 
@@ -175,7 +170,7 @@ class Reader:
         context = dataclasses.replace(around, times=around.times * times, known=is_known)
         body = [node for name in instruction.called for node in self._nodes(name, context)]
         if any(True for _ in sent_in(body)):
-            return CollectiveLoop(instruction, trips, body)
+            return Nested("while" if trips is None else "scan", instruction, [body], trips)
         return _all_work(body, times, instruction)
 
     def _branches(self, instruction: Instruction, around: _Around) -> Node:
@@ -184,8 +179,10 @@ class Reader:
         costliest = costs.index(max(costs))
         if not max(costs):
             return _all_work(bodies[0], 1, instruction)
-        bodies = [b if i == costliest else _uncounted(b) for i, b in enumerate(bodies)]
-        return Branches(instruction, bodies, costliest)
+        for place, body in enumerate(bodies):
+            for sent in sent_in(body):
+                sent.counted = sent.counted and place == costliest
+        return Nested("cond", instruction, bodies, chosen=costliest)
 
     def _collective(
         self,
@@ -213,7 +210,6 @@ class Reader:
                 bytes_sent=sends(called, operand.bytes, size),
                 times=around.times,
                 known=around.known,
-                counted=around.counted,
                 message=self.messages,
                 direction=direction_of(named if origin is line else origin, around.update),
                 instruction=origin,
@@ -240,27 +236,21 @@ class Reader:
 def sent_in(nodes: Sequence[Node]) -> Iterator[Sent]:
     """Yield everything that is sent, in order."""
     for node in nodes:
-        match node:
-            case Sent():
-                yield node
-            case CollectiveLoop():
-                yield from sent_in(node.body)
-            case Branches():
-                for body in node.bodies:
-                    yield from sent_in(body)
+        if isinstance(node, Sent):
+            yield node
+        elif isinstance(node, Nested):
+            for body in node.bodies:
+                yield from sent_in(body)
 
 
 def work_in(nodes: Sequence[Node]) -> DeviceWork:
     """Return all work, loop bodies times their trips; of branches, the one that totals include."""
     total = DeviceWork()
     for node in nodes:
-        match node:
-            case DeviceWork():
-                total.add(node)
-            case CollectiveLoop():
-                total.add(work_in(node.body), 1 if node.trips is None else node.trips)
-            case Branches():
-                total.add(work_in(node.bodies[node.chosen]))
+        if isinstance(node, DeviceWork):
+            total.add(node)
+        elif isinstance(node, Nested):
+            total.add(work_in(node.bodies[node.chosen]), 1 if node.trips is None else node.trips)
     return total
 
 
@@ -268,21 +258,6 @@ def _all_work(body: Sequence[Node], times: int, origin: Instruction) -> DeviceWo
     total = DeviceWork(first=origin)
     total.add(work_in(body), times)
     return total
-
-
-def _uncounted(body: Sequence[Node]) -> list[Node]:
-    nodes: list[Node] = []
-    for node in body:
-        match node:
-            case Sent():
-                nodes.append(dataclasses.replace(node, counted=False))
-            case CollectiveLoop():
-                nodes.append(dataclasses.replace(node, body=_uncounted(node.body)))
-            case Branches():
-                nodes.append(dataclasses.replace(node, bodies=[*map(_uncounted, node.bodies)]))
-            case _:
-                nodes.append(node)
-    return nodes
 
 
 def _arrays(
@@ -384,7 +359,7 @@ def _slices(reader: Instruction, name: str, module: Module) -> bool:
     return any(_is_read_in_slices(argument, inner, module) for argument in parameters)
 
 
-def direction_of(instruction: Instruction, update: bool) -> str:
+def direction_of(instruction: Instruction, update: bool = False) -> str:
     """Return the pass of an instruction; `update` if it depends on the backward pass."""
     name = instruction.op_name
     if "transpose(" in name:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 from collections.abc import Iterator, Mapping
 
@@ -17,18 +18,42 @@ SILENT = frozenset(
 
 @dataclasses.dataclass(frozen=True)
 class Sharded:
-    """The whole result of an operation, and its sharding."""
+    """The whole result of an operation, and its sharding over the mesh."""
 
     instruction: Instruction
     computation: Computation
-    type: Type
-    spec: Spec | None
-    """None if no `PartitionSpec` over the mesh can express it."""
+    mesh: Mapping[str, int]
+
+    @property
+    def type(self) -> Type:
+        """The type of the result, or of the first of several."""
+        return self.instruction.types[0]
+
+    @functools.cached_property
+    def spec(self) -> Spec | None:
+        """Its spec; None if no `PartitionSpec` over the mesh can express the sharding."""
+        text = self.instruction.attribute("sharding")
+        return spec_of_sharding(text, len(self.type.shape), self.mesh)
 
     @property
     def primitive(self) -> str:
         """The JAX primitive it comes from."""
         return self.instruction.op_name.rpartition("/")[2]
+
+    @functools.cached_property
+    def operands(self) -> list[Sharded]:
+        """The operands of the operation."""
+        sources = (self.computation.get(name) for name in self.instruction.operands)
+        return [
+            Sharded(source, self.computation, self.mesh) for source in sources if source is not None
+        ]
+
+    @property
+    def contracted(self) -> list[list[int]]:
+        """The dimensions of both operands that a product sums over."""
+        sides = ("lhs_contracting_dims", "rhs_contracting_dims")
+        texts = (self.instruction.attribute(side) for side in sides)
+        return [[int(place) for place in re.findall(r"\d+", text)] for text in texts]
 
 
 def sharded_values(module: Module, mesh: Mapping[str, int]) -> Iterator[Sharded]:
@@ -37,7 +62,7 @@ def sharded_values(module: Module, mesh: Mapping[str, int]) -> Iterator[Sharded]
         for instruction in computation.values():
             has_line = instruction.op_name and instruction.frame
             if has_line and instruction.opcode not in SILENT and instruction.types:
-                yield sharded(instruction, computation, mesh)
+                yield Sharded(instruction, computation, mesh)
 
 
 def loop_inputs(module: Module, mesh: Mapping[str, int]) -> Iterator[Sharded]:
@@ -53,7 +78,7 @@ def loop_inputs(module: Module, mesh: Mapping[str, int]) -> Iterator[Sharded]:
                 parameter = dataclasses.replace(
                     instruction, types=(kind,), operands=(operand,), attributes=attributes
                 )
-                yield sharded(parameter, computation, mesh)
+                yield Sharded(parameter, computation, mesh)
 
 
 def shardings_in(text: str) -> list[str]:
@@ -61,24 +86,3 @@ def shardings_in(text: str) -> list[str]:
     if not text.startswith("{{"):
         return [text]
     return re.findall(r"\{[^{}]*(?:\{[^{}]*\}[^{}]*)*\}", text[1:-1])
-
-
-def sharded(instruction: Instruction, computation: Computation, mesh: Mapping[str, int]) -> Sharded:
-    """Return the result of one instruction with its sharding."""
-    (type_,) = instruction.types[:1]
-    text = instruction.attribute("sharding")
-    spec = spec_of_sharding(text, len(type_.shape), mesh)
-    return Sharded(instruction, computation, type_, spec)
-
-
-def operands_of(product: Sharded, mesh: Mapping[str, int]) -> list[Sharded]:
-    """Return the operands of an operation."""
-    sources = (product.computation.get(name) for name in product.instruction.operands)
-    return [sharded(source, product.computation, mesh) for source in sources if source is not None]
-
-
-def contracted(product: Sharded) -> tuple[list[int], list[int]]:
-    """Return the dimensions of both operands that a product sums over."""
-    sides = ("lhs_contracting_dims", "rhs_contracting_dims")
-    lhs, rhs = (re.findall(r"\d+", product.instruction.attribute(side)) for side in sides)
-    return [int(place) for place in lhs], [int(place) for place in rhs]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
+from typing import Self
 
 from .hlo import Computation, Instruction, Module
 
@@ -22,7 +23,7 @@ FREE = frozenset(
 
 
 @dataclasses.dataclass
-class DeviceWork:
+class Tally:
     """Accumulated work of one device."""
 
     kinds: dict[str, float] = dataclasses.field(default_factory=dict)
@@ -31,28 +32,34 @@ class DeviceWork:
     """FLOPs of matrix products and convolutions, by dtype."""
     moved: int = 0
     operations: int = 0
-    first: Instruction | None = None
-    """An instruction with a source line, which stands for all of them."""
-    update: bool = False
-    """Whether the first instruction depends on the backward pass."""
 
     @property
     def flops(self) -> float:
         """FLOPs of all kinds."""
         return float(sum(self.kinds.values()))
 
-    @property
-    def products(self) -> float:
-        """FLOPs of matrix products and convolutions."""
-        return float(sum(self.dots.values()))
-
-    def add(self, other: DeviceWork, times: int = 1) -> None:
+    def add(self, other: Self, times: int = 1) -> None:
         """Add other work, `times` times."""
         for totals, added in ((self.kinds, other.kinds), (self.dots, other.dots)):
             for key, flops in added.items():
                 totals[key] = totals.get(key, 0.0) + times * flops
         self.moved += times * other.moved
         self.operations += other.operations
+
+
+@dataclasses.dataclass
+class DeviceWork(Tally):
+    """Accumulated work of instructions."""
+
+    first: Instruction | None = None
+    """An instruction with a source line, which stands for all of them."""
+    update: bool = False
+    """Whether the first instruction depends on the backward pass."""
+
+    @property
+    def products(self) -> float:
+        """FLOPs of matrix products and convolutions."""
+        return float(sum(self.dots.values()))
 
 
 def add_instruction(

@@ -6,25 +6,26 @@ import atexit
 import contextlib
 import dataclasses
 import functools
+import multiprocessing
 import os
-import select
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
-import time
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any
 
 from ..._base.errors import ShardwiseError
 from ..._jax import failures
-from .messages import CompileRequest, receive, send
 
 SECONDS = "SHARDWISE_COMPILE_SECONDS"
 """The environment variable with the time limit of one compilation."""
 
 DEFAULT_SECONDS = 900.0
+
+LONGEST = 1e6
+"""The most seconds that one wait can take: a system call counts milliseconds in 32 bits."""
 
 CRASHES = (signal.SIGABRT, signal.SIGBUS, signal.SIGSEGV)
 """How native code ends, among other reasons, where an allocation that it does not test fails."""
@@ -38,43 +39,45 @@ class CompileError(ShardwiseError):
 
 
 class Worker:
-    """A compiling process and the pipes to it."""
+    """A compiling process and the connection to it."""
 
     def __init__(self) -> None:
         self.owner = os.getpid()
         self.errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
+        self.connection, other = multiprocessing.Pipe()
         # -P: do not import a file of the working directory that has the name of a package.
         command = [
             sys.executable,
             "-P",
             "-c",
             "from shardwise._analysis.compiler.child import main; main()",
+            str(other.fileno()),
         ]
         self.process = subprocess.Popen(
             command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
+            stdin=subprocess.DEVNULL,
+            stdout=self.errors,
             stderr=self.errors,
+            pass_fds=[other.fileno()],
             env=_environment(),
             start_new_session=True,  # Ctrl-C is for the caller to handle
         )
+        other.close()
 
     @property
     def alive(self) -> bool:
         """Whether this process can send it a request."""
         return self.owner == os.getpid() and self.process.poll() is None
 
-    def ask(self, request: CompileRequest, seconds: float) -> str:
-        """Send a request and wait for the answer."""
-        stdin = cast(BinaryIO, self.process.stdin)
-        stdout = cast(BinaryIO, self.process.stdout)
+    def ask(self, folder: str, lowered: Any, seconds: float) -> str:
+        """Compile a module into a folder, and return the compiler's error, or an empty string."""
         try:
-            send(stdin, request)
-            if not _readable(stdout, seconds):
+            self.connection.send((folder, lowered))
+            if not self.connection.poll(min(LONGEST, seconds)):
                 raise _too_slow(seconds)
-            return receive(stdout)
-        except (EOFError, BrokenPipeError):
-            raise self._ended(Path(request.folder, "log")) from None
+            return self.connection.recv()
+        except (EOFError, ConnectionError):
+            raise self._ended(Path(folder, "log")) from None
 
     def end(self) -> None:
         """End the process and wait for it, so that no process is left behind."""
@@ -83,10 +86,8 @@ class Worker:
         with contextlib.suppress(ProcessLookupError):
             self.process.kill()
         self.process.wait()
-        for stream in (self.process.stdin, self.process.stdout, self.errors):
-            if stream is not None:
-                with contextlib.suppress(BrokenPipeError):
-                    stream.close()
+        self.connection.close()
+        self.errors.close()
 
     def _ended(self, log: Path) -> CompileError:
         """Return the error for a process that ended, with the last lines of its log."""
@@ -120,15 +121,6 @@ def _too_slow(seconds: float) -> CompileError:
         remedy="a smaller mesh with the same axes, fewer layers (or a scan over them), "
         f"compile=False, or {SECONDS}={2 * seconds:g}.",
     )
-
-
-def _readable(stream: BinaryIO, seconds: float) -> bool:
-    """Wait until there is data to read; in short steps, so that Ctrl-C works on every system."""
-    until = time.monotonic() + seconds
-    while (remaining := until - time.monotonic()) > 0:
-        if select.select([stream], [], [], min(remaining, 1.0))[0]:
-            return True
-    return False
 
 
 def _environment() -> dict[str, str]:
@@ -190,7 +182,7 @@ def compiled(lowered: Any) -> Files:
     with _lock, tempfile.TemporaryDirectory(prefix="shardwise-") as folder:
         worker = _worker()
         try:
-            error = worker.ask(CompileRequest(folder, lowered), seconds)
+            error = worker.ask(folder, lowered, seconds)
         except BaseException:  # Ctrl-C too: otherwise the next request would get this answer
             stop()
             raise

@@ -7,10 +7,7 @@ from collections.abc import Iterator
 from . import units
 from .data import Cost
 from .facts import Launch, ReportData
-from .rows import CollectiveRow, places, rows_of
-
-ENOUGH = 0.5
-"""The share of the sending time that the named collectives cover."""
+from .rows import CollectiveRow, places
 
 NOTABLE = 0.2
 """The share of communication above which latency is reported."""
@@ -22,38 +19,18 @@ GRADIENTS = (
 )
 
 
+LONGEST = {
+    "arithmetic": "Arithmetic takes longest.",
+    "memory": "Reading and writing the devices' own memory takes longest.",
+    "bandwidth": "Sending takes longest: fewer bytes would help.",
+    "latency": "Waiting for messages takes longest: fewer and larger collectives would help.",
+}
+"""What takes longest, by `Cost.bound`."""
+
+
 def advice(report: ReportData, cost: Cost) -> list[str]:
     """Return what takes longest, and what would make it shorter."""
-    match cost.bound:
-        case "arithmetic":
-            text = ["Arithmetic takes longest."]
-        case "memory":
-            text = ["Reading and writing the devices' own memory takes longest."]
-        case "bandwidth":
-            text = [f"Sending takes longest: fewer bytes would help{_where_from(report, cost)}."]
-        case _:
-            text = ["Waiting for messages takes longest: fewer and larger collectives would help."]
-    return [*text, *_small(report, cost)]
-
-
-def _where_from(report: ReportData, cost: Cost) -> str:
-    """Name the collectives that cause most of the sending, the largest first."""
-    rows = [row for row in rows_of(report) if row.first.counted]
-    rows.sort(key=lambda row: -row.sending)
-    total = cost.communication - cost.latency
-    largest: list[CollectiveRow] = []
-    while sum(row.sending for row in largest) < ENOUGH * total:
-        largest.append(rows[len(largest)])
-    if len(largest) == len(rows) or len(largest) > 3:
-        return ""
-    kinds = dict.fromkeys((row.first.name, row.first.axes) for row in largest)
-    parts = [
-        f"{name} over {units.axes(axes)} at "
-        + places([row for row in largest if (row.first.name, row.first.axes) == (name, axes)])
-        for name, axes in kinds
-    ]
-    share = units.duration(sum(row.sending for row in largest))
-    return f", above all in {' and in '.join(parts)} ({share} of {units.duration(total)})"
+    return [LONGEST[cost.bound], *_small(report, cost)]
 
 
 def _small(report: ReportData, cost: Cost) -> Iterator[str]:

@@ -37,7 +37,7 @@ from ..._program import (
     within,
 )
 from . import turns
-from .instead import Avoidance, Replacement, code, names, sent_bytes
+from .instead import Avoidance, code, names, replacement, sent_bytes
 from .turns import is_recomputed
 
 VIEWS = primitives.names(lambda p: p.identity or p.moves == "reorder") | {"convert_element_type"}
@@ -71,12 +71,8 @@ class _Look:
     def __init__(
         self, body: Body, around: Op | None, values: Kept, plans_by_op: dict[int, Avoidance]
     ):
-        self.body, self.around, self.meanings, self.plans_by_op = (
-            body,
-            around,
-            values,
-            dict(plans_by_op),
-        )
+        self.body, self.around, self.meanings = body, around, values
+        self.plans_by_op = dict(plans_by_op)
         self.readers: dict[Var, list[Op]] = {}
         self.makers: dict[Var, Op] = {}
         for op in body.ops:
@@ -152,11 +148,11 @@ class _Look:
         name = "pmean" if mean else op.name
         reason = f"{name} of what is already the same on all devices along {axes}"
         if len(redundant_axes) < len(real):
-            size = Replacement(op.name, remaining, sent_bytes(op))
+            other = replacement(op.name, remaining, sent_bytes(op))
             remedy = f"leave {axes} out: jax.lax.{name}(..., {code(remaining)})"
             if op.name == "psum" and not mean:
                 remedy += f", times jax.lax.axis_size({code(redundant_axes)})"
-            return Avoidance("same", reason, remedy + ".", (size,))
+            return Avoidance("same", reason, remedy + ".", (other,))
         if op.backward and op.name == "psum":
             remedy = "autodiff adds it where check_vma=False; with check_vma=True it sends nothing."
         elif mean or primitives.of(op.name).idempotent:
@@ -244,7 +240,7 @@ class _Look:
                     "of the sum every device keeps only its own part",
                     f"jax.lax.psum_scatter(..., {code(op.axes)}, scatter_dimension={dim}, "
                     "tiled=True) sends half as much.",
-                    (Replacement("psum_scatter", op.axes, sent_bytes(op)),),
+                    (replacement("psum_scatter", op.axes, sent_bytes(op)),),
                 )
         return None
 
@@ -257,11 +253,11 @@ class _Look:
             return None
         with_what = [_over_devices(user) for user in users]
         reductions = tuple(
-            Replacement(name, op.axes, user.outs[0].bytes)
+            replacement(name, op.axes, user.outs[0].bytes)
             for name, user in zip(with_what, users, strict=True)
         )
-        gathered = Replacement("all_gather", op.axes, sent_bytes(op))
-        if sum(reduction.sent for reduction in reductions) >= gathered.sent:
+        gathered = replacement("all_gather", op.axes, sent_bytes(op))
+        if sum(reduction.bytes_sent for reduction in reductions) >= gathered.bytes_sent:
             return None
         calls = " and ".join(dict.fromkeys(with_what))
         return Avoidance(
@@ -281,9 +277,10 @@ class _Look:
             return None
         if id(first) in self.plans_by_op or set(first.axes) & set(op.axes):
             return None
-        merged = Replacement(op.name, (*first.axes, *op.axes), sent_bytes(op))
-        separate = (Replacement(step.name, step.axes, sent_bytes(step)) for step in (first, op))
-        if merged.sent >= sum(each.sent for each in separate):
+        axes = (*first.axes, *op.axes)
+        merged = replacement(op.name, axes, sent_bytes(op))
+        separate = (replacement(step.name, step.axes, sent_bytes(step)) for step in (first, op))
+        if merged.bytes_sent >= sum(each.bytes_sent for each in separate):
             return None
         means = [step for step in (first, op) if within(step.source, "pmean")]
         name = "pmean" if len(means) == 2 else op.name
@@ -292,7 +289,7 @@ class _Look:
         return Avoidance(
             "merged",
             f"the {inner} over {names(first.axes)} at {first.where} goes into this one alone",
-            f"one jax.lax.{name}(..., {code(merged.axes)}){divided * (len(means) == 1)} does both.",
+            f"one jax.lax.{name}(..., {code(axes)}){divided * (len(means) == 1)} does both.",
             (merged,),
             also=first,
         )
@@ -322,7 +319,7 @@ class _Look:
             f"{op.name} of the whole, where {peer.name} over {names(peer.axes)} at {peer.where} "
             f"{reason}",
             f"{remedy}: it sends one part in {parts}.",
-            (Replacement(op.name, op.axes, -(-sent_bytes(op) // parts)),),
+            (replacement(op.name, op.axes, -(-sent_bytes(op) // parts)),),
         )
 
     def _summed(self, atom: Any) -> Collective | None:

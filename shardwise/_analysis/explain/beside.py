@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from ..faults import NOT_SHARDED
 from .facts import Remark, ReportData
@@ -15,16 +14,7 @@ NOT_FOLLOWED = "SW409"
 Kind = TypeVar("Kind", bound=ReportData)
 
 
-class HasFindings(Protocol):
-    """A verdict or a proof: an object with findings."""
-
-    @property
-    def findings(self) -> Sequence[Any]:
-        """The findings, with code, message, line and remedy."""
-        ...
-
-
-def with_findings(report: Kind, judged: HasFindings) -> Kind:
+def with_findings(report: Kind, judged: Any) -> Kind:
     """Return the report with each finding and the indices of the collectives on its line."""
     remarks = tuple(
         Remark(

@@ -59,7 +59,7 @@ def excesses(report: ReportData, bounds: Mapping[str, Bound]) -> list[Excess]:
 def refuse_excess(report: ReportData, bounds: Mapping[str, Bound]) -> None:
     """Raise `BudgetError` with the rows that exceed a bound."""
     if exceeded := excesses(report, bounds):
-        head = f"{report.name} on {units.mesh([(axis.name, axis.size) for axis in report.mesh])}"
+        head = f"{report.name} on {units.mesh(report.mesh)}"
         raise BudgetError("\n".join([f"{head} exceeds its budget:", *map(str, exceeded)]))
 
 

@@ -126,7 +126,7 @@ def _is_split(traced: Traced, mesh: Mesh | AbstractMesh) -> bool:
 def _combined(
     report: Report, traced: Traced, plan: CompilePlan, mesh: Mesh | AbstractMesh
 ) -> Report:
-    inferred = [PartitionSpec(*map(_entry, array.spec)) for array in report.arguments]
+    inferred = [PartitionSpec(*(row or None for row in array.spec)) for array in report.arguments]
     inputs, unplaced = _even(inputs_of(traced, inferred), report, mesh)
     result = compiled(traced, inputs, mesh, plan.platform)
     doing("reading the compiled program")
@@ -178,10 +178,6 @@ def _even(
                 "compiled as if every device held all of it: leave it out, or pad it."
             )
     return even, notes
-
-
-def _entry(names: Sequence[str]) -> Any:
-    return None if not names else tuple(names) if len(names) > 1 else names[0]
 
 
 def traffic_of(

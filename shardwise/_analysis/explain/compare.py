@@ -11,9 +11,6 @@ from ..._base.plain import Plain
 from . import units
 from .facts import ReportData
 
-NOTABLE = 0.05
-"""Differences of figures above this share are explained."""
-
 
 @dataclasses.dataclass(frozen=True)
 class FigureChange(Plain):
@@ -42,8 +39,6 @@ class Comparison(Plain):
     before: str
     after: str
     changes: tuple[FigureChange, ...]
-    notes: tuple[str, ...] = ()
-    """Why a figure does not follow another, in sentences."""
 
     def __str__(self) -> str:
         return _text(self)
@@ -55,29 +50,12 @@ class Comparison(Plain):
 def compare(before: ReportData, after: ReportData) -> Comparison:
     """Compare all figures of two reports, in the order of the report."""
     changes = tuple(_changes(before, after))
-    return Comparison(_title(before), _title(after), changes, tuple(_notes(before, after)))
-
-
-def _notes(before: ReportData, after: ReportData) -> Iterator[str]:
-    """Yield why compute time does not follow the work, if memory traffic limits it."""
-    old, new = before.cost, after.cost
-    if old is None or new is None or not (before.work.flops and old.compute):
-        return
-    work, time = after.work.flops / before.work.flops, new.compute / old.compute
-    held_up = max(old.compute - old.arithmetic, new.compute - new.arithmetic)
-    if abs(time - work) > NOTABLE * work and held_up > NOTABLE * max(old.compute, new.compute):
-        yield (
-            "compute does not follow the work, for in part it waits for the devices' own memory: "
-            f"arithmetic alone takes {units.duration(old.arithmetic)} before and "
-            f"{units.duration(new.arithmetic)} after, reading and writing alone "
-            f"{units.duration(old.moving)} and {units.duration(new.moving)}."
-        )
+    return Comparison(_title(before), _title(after), changes)
 
 
 def _title(report: ReportData) -> str:
-    sizes = units.mesh([(axis.name, axis.size) for axis in report.mesh])
     machine = f", {report.cost.hardware.name}" if report.cost else ""
-    return f"{report.name} on {sizes}{machine}"
+    return f"{report.name} on {units.mesh(report.mesh)}{machine}"
 
 
 def _changes(before: ReportData, after: ReportData) -> Iterator[FigureChange]:
@@ -125,8 +103,6 @@ def _text(comparison: Comparison) -> str:
     console = Console(file=buffer, width=110, no_color=True, highlight=False, force_terminal=False)
     console.print(f"before: {comparison.before}\nafter:  {comparison.after}\n", markup=False)
     console.print(table)
-    for note in comparison.notes:
-        console.print(f"\n{note}", markup=False)
     return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines())
 
 

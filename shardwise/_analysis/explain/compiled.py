@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -11,13 +12,12 @@ from ..._mesh import split_over
 from ..._program import Where
 from ..._program.where import NOWHERE, caller_in, choose_compiled
 from ..compiler.compile import Compiled
-from ..compiler.devices import Spec, spec_of_sharding
+from ..compiler.devices import spec_of_sharding
 from ..compiler.hlo import Instruction, Type
-from ..compiler.sent import Branches, CollectiveLoop, Node, Sent, direction_of, sent_in, work_in
+from ..compiler.sent import Nested, Node, Sent, direction_of, sent_in, work_in
 from ..compiler.shardings import shardings_in
-from ..compiler.work import DeviceWork
 from .data import ArrayLayout, CollectiveUse, Live, Memory, MeshAxis, ProgramPart, Work
-from .record import module_in
+from .record import amounts, module_in
 from .why import Reasons
 
 LIVE = 8
@@ -48,50 +48,22 @@ class Rows:
                 return ProgramPart(
                     "collective", use.where, collective=place, direction=use.direction
                 )
-            case CollectiveLoop():
-                return self._loop(node)
-            case Branches():
-                return self._branches(node)
-        line = self.where(node.first) if node.first else NOWHERE
+            case Nested():
+                return ProgramPart(
+                    node.kind,
+                    self.where(node.instruction),
+                    **amounts(work_in([node])),
+                    length=node.trips,
+                    bodies=tuple(map(self.steps, node.bodies)),
+                    counted=node.chosen,
+                    direction=direction_of(node.instruction),
+                )
         return ProgramPart(
             "compute",
-            line,
-            flops=node.flops,
-            moved=node.moved,
-            dots=dict(node.dots),
+            self.where(node.first) if node.first else NOWHERE,
+            **amounts(node),
             operations=node.operations,
-            direction=_direction(node.first, node.update),
-        )
-
-    def _loop(self, node: CollectiveLoop) -> ProgramPart:
-        kind = "while" if node.trips is None else "scan"
-        inner = work_in(node.body)
-        total = DeviceWork()
-        total.add(inner, node.trips or 1)
-        return self._around(kind, node.instruction, total, (self.steps(node.body),), node.trips)
-
-    def _branches(self, node: Branches) -> ProgramPart:
-        bodies = tuple(self.steps(body) for body in node.bodies)
-        step = self._around("cond", node.instruction, work_in(node.bodies[node.chosen]), bodies)
-        return dataclasses.replace(step, counted=node.chosen)
-
-    def _around(
-        self,
-        kind: str,
-        instruction: Instruction,
-        work: DeviceWork,
-        bodies: tuple[tuple[ProgramPart, ...], ...],
-        length: int | None = None,
-    ) -> ProgramPart:
-        return ProgramPart(
-            kind,
-            self.where(instruction),
-            flops=work.flops,
-            moved=work.moved,
-            dots=dict(work.dots),
-            bodies=bodies,
-            length=length,
-            direction=_direction(instruction),
+            direction=direction_of(node.first, node.update) if node.first else "forward",
         )
 
     def where(self, instruction: Instruction) -> Where:
@@ -186,10 +158,6 @@ def _by_line(recorded: Sequence[CollectiveUse]) -> Mapping[tuple[object, ...], C
     return {_line(use): use for use in reversed(recorded)}
 
 
-def _direction(instruction: Instruction | None, update: bool = False) -> str:
-    return "forward" if instruction is None else direction_of(instruction, update)
-
-
 # --- layout of arguments and results
 
 
@@ -199,12 +167,16 @@ def held_results(
     """Return the results with the shardings that the compiler chose."""
     entry = compiled.whole.computations.get(compiled.whole.entry, {})
     root = next((instruction for instruction in entry.values() if instruction.root), None)
-    text = "" if root is None else root.attribute("sharding")
-    shardings = shardings_in(text)
+    shardings = shardings_in("" if root is None else root.attribute("sharding"))
     if len(shardings) != len(results):
         return list(results)
+    specs = [
+        spec_of_sharding(text, len(result.shape), compiled.mesh)
+        for result, text in zip(results, shardings, strict=True)
+    ]
     return [
-        _layout_of(row, text, compiled, mesh) for row, text in zip(results, shardings, strict=True)
+        result if spec is None else _with_spec(result, spec, mesh)
+        for result, spec in zip(results, specs, strict=True)
     ]
 
 
@@ -213,45 +185,29 @@ def held_arguments(
 ) -> list[ArrayLayout]:
     """Return the arguments with the shardings they were compiled with."""
     inputs = compiled.inputs[len(compiled.inputs) - len(arguments) :]
-    arguments_held = []
-    for argument, compiled_input in zip(arguments, inputs, strict=True):
-        rows = split_over(compiled_input.spec)
-        spec = (*rows, *[()] * (len(argument.shape) - len(rows)))
-        arguments_held.append(with_spec(argument, spec, mesh))
-    return arguments_held
+    return [
+        _with_spec(argument, split_over(compiled_input.spec), mesh)
+        for argument, compiled_input in zip(arguments, inputs, strict=True)
+    ]
 
 
-def _layout_of(
-    layout: ArrayLayout, text: str, compiled: Compiled, mesh: Sequence[MeshAxis]
+def _with_spec(
+    layout: ArrayLayout, rows: Sequence[tuple[str, ...]], mesh: Sequence[MeshAxis]
 ) -> ArrayLayout:
-    spec = spec_of_sharding(text, len(layout.shape), compiled.mesh)
-    return layout if spec is None else with_spec(layout, spec, mesh)
-
-
-def with_spec(layout: ArrayLayout, spec: Spec, mesh: Sequence[MeshAxis]) -> ArrayLayout:
     """Return the same array with another sharding."""
     sizes = {axis.name: axis.size for axis in mesh}
-    parts = [_product(sizes[name] for name in row) for row in spec]
+    spec = (*rows, *[()] * (len(layout.shape) - len(rows)))
+    parts = [math.prod(sizes[name] for name in row) for row in spec]
     local = tuple(-(-size // count) for size, count in zip(layout.shape, parts, strict=True))
-    total = _product(layout.shape) or 1
+    whole = layout.bytes * math.prod(layout.shape) // (math.prod(layout.local_shape) or 1)
     split = {name for row in spec for name in row}
-    local_bytes = -(-_whole_bytes(layout) * _product(local) // total)
-    replicated = tuple(axis.name for axis in mesh if axis.name not in split)
     return dataclasses.replace(
-        layout, spec=spec, local_shape=local, bytes=local_bytes, replicated=replicated
+        layout,
+        spec=spec,
+        local_shape=local,
+        bytes=-(-whole * math.prod(local) // (math.prod(layout.shape) or 1)),
+        replicated=tuple(axis.name for axis in mesh if axis.name not in split),
     )
-
-
-def _whole_bytes(layout: ArrayLayout) -> int:
-    local = _product(layout.local_shape) or 1
-    return layout.bytes * _product(layout.shape) // local
-
-
-def _product(sizes: Iterator[int] | Sequence[int]) -> int:
-    total = 1
-    for size in sizes:
-        total *= size
-    return total
 
 
 # --- memory and work

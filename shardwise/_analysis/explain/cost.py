@@ -14,12 +14,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TypeVar
 
 from ..._program.collectives import sends
 from ..._program.primitives import REDUCTIONS
-from .data import CollectiveUse, Cost, ProgramPart, Scaling, ScalingPoint
+from .data import CollectiveUse, Cost, Instead, ProgramPart, Scaling, ScalingPoint
 from .facts import ReportData
 from .hardware import Hardware, find
 
@@ -62,16 +62,23 @@ def with_cost(report: Kind, hardware: str | Hardware) -> Kind:
     """Return the report with a cost, and with seconds in its steps."""
     machine = find(hardware)
     sizes = {axis.name: axis.size for axis in report.mesh}
-    pairs = list(zip(report.collectives, _openers(report), strict=True))
-    times = [seconds(use, machine, sizes, opens) for use, opens in pairs]
+    firsts = {launch.collectives[0] for launch in report.launches}
+    opens = [place in firsts for place in range(len(report.collectives))]
+    times = [
+        seconds(use, machine, sizes, first)
+        for use, first in zip(report.collectives, opens, strict=True)
+    ]
     steps = tuple(_timed(step, times, machine) for step in report.steps)
-    arithmetic, moving, compute = _compute(report.steps, machine)
+    rates = [(count, *_rates(step, machine)) for step, count in _parts(report.steps)]
+    arithmetic = sum(count * computing for count, computing, _ in rates)
+    moving = sum(count * loading for count, _, loading in rates)
+    compute = sum(count * max(computing, loading) for count, computing, loading in rates)
     totals = [_all_times(use, time) for use, time in zip(report.collectives, times, strict=True)]
     bandwidth = sum(time.bandwidth for time in totals)
     latency = sum(time.latency for time in totals)
     takes = {"arithmetic": arithmetic, "memory": moving, "bandwidth": bandwidth, "latency": latency}
     communication = bandwidth + latency
-    saved = _saved(report, totals, machine, sizes)
+    saved = _saved(report, totals, opens, machine)
     by_axes = _by_axes(report, [time.total for time in totals])
     cost = Cost(
         hardware=machine,
@@ -88,11 +95,13 @@ def with_cost(report: Kind, hardware: str | Hardware) -> Kind:
         latencies=tuple(time.latency for time in totals),
         saved=saved,
         redundant=sum(
-            time for use, time in zip(report.collectives, saved, strict=True) if _at_no_price(use)
+            time
+            for use, time in zip(report.collectives, saved, strict=True)
+            if use.redundant and not use.redundant.memory
         ),
         by_axes=by_axes,
         fits=report.memory.peak <= machine.memory,
-        scaling=tuple(_scaling(report, axis.name, machine, compute) for axis in report.mesh),
+        scaling=tuple(_scaling(report, opens, axis.name, machine, compute) for axis in report.mesh),
         assumptions=ASSUMPTIONS,
     )
     spent = dict(by_axes)
@@ -108,7 +117,7 @@ def with_cost(report: Kind, hardware: str | Hardware) -> Kind:
 
 
 def seconds(
-    use: CollectiveUse, machine: Hardware, sizes: Mapping[str, int], first: bool = True
+    use: CollectiveUse | Instead, machine: Hardware, sizes: Mapping[str, int], first: bool = True
 ) -> Seconds:
     """Return the time of one occurrence of a collective on a mesh of these sizes.
 
@@ -127,7 +136,7 @@ def seconds(
     return Seconds(bandwidth, local_latency + _rounds(use.name, nodes) * machine.network_latency)
 
 
-def _nodes(use: CollectiveUse, machine: Hardware, sizes: Mapping[str, int]) -> int:
+def _nodes(use: CollectiveUse | Instead, machine: Hardware, sizes: Mapping[str, int]) -> int:
     """Return the number of nodes that a group spans; the last mesh axes share a node."""
     spread, room = 1, machine.node
     for name in reversed(list(sizes)):
@@ -159,12 +168,6 @@ def _rounds(name: str, n: int) -> int:
     return 2 * once if name in (*REDUCTIONS, "all_reduce") else once
 
 
-def _openers(report: ReportData) -> list[bool]:
-    """Return for each collective whether it is the first of its message."""
-    first = {launch.collectives[0] for launch in report.launches}
-    return [place in first for place in range(len(report.collectives))]
-
-
 def _all_times(use: CollectiveUse, time: Seconds) -> Seconds:
     """Return the time of all occurrences that totals include."""
     count = use.least if use.counted else 0
@@ -172,72 +175,58 @@ def _all_times(use: CollectiveUse, time: Seconds) -> Seconds:
 
 
 def _saved(
-    report: ReportData, totals: list[Seconds], machine: Hardware, sizes: Mapping[str, int]
+    report: ReportData, totals: list[Seconds], opens: list[bool], machine: Hardware
 ) -> tuple[float, ...]:
     """Return the seconds that each collective would save without its redundant part.
 
     Latency is saved only if all collectives of a message are removed.
     """
     uses = report.collectives
-    avoided = {
-        place for place, use in enumerate(uses) if use.redundant and not use.redundant.instead
-    }
-    avoided |= {
-        use.redundant.also for use in uses if use.redundant and use.redundant.also is not None
-    }
-    launch_gone = {
-        place: avoided.issuperset(launch.collectives)
+    sizes = {axis.name: axis.size for axis in report.mesh}
+    gone = {place for place, use in enumerate(uses) if use.redundant and not use.redundant.instead}
+    gone |= {use.redundant.also for use in uses if use.redundant and use.redundant.also is not None}
+    gone_messages = {
+        place
         for launch in report.launches
+        if gone.issuperset(launch.collectives)
         for place in launch.collectives
     }
-    openers = _openers(report)
     savings = []
     for place, use in enumerate(uses):
         wasted = use.redundant
         if wasted is None or not use.counted:
             savings.append(0.0)
             continue
-        left_out = [place] if wasted.also is None else [place, wasted.also]
         old_seconds = sum(
             totals[part].total
-            if launch_gone[part] or (part == place and wasted.instead)
+            if part in gone_messages or (part == place and wasted.instead)
             else totals[part].bandwidth
-            for part in left_out
+            for part in (place, wasted.also)
+            if part is not None
         )
-        new_seconds = 0.0
-        for part in wasted.instead:
-            replacement = dataclasses.replace(
-                use,
-                name=part.name,
-                axes=part.axes,
-                group_size=part.group_size,
-                bytes_sent=part.bytes_sent,
-            )
-            new_seconds += part.times * seconds(replacement, machine, sizes, openers[place]).total
+        new_seconds = sum(
+            part.times * seconds(part, machine, sizes, opens[place]).total
+            for part in wasted.instead
+        )
         savings.append(max(0.0, old_seconds - new_seconds))
     return tuple(savings)
 
 
-def _at_no_price(use: CollectiveUse) -> bool:
-    return use.redundant is not None and not use.redundant.memory
-
-
-def _compute(steps: tuple[ProgramPart, ...], machine: Hardware) -> tuple[float, float, float]:
-    """Return the seconds of arithmetic, of memory traffic, and of both overlapped, of one call."""
-    sums = [0.0, 0.0, 0.0]
+def _parts(steps: Iterable[ProgramPart], count: int = 1) -> Iterator[tuple[ProgramPart, int]]:
+    """Yield the parts that totals include, without nested ones, and how often each runs."""
     for step in steps:
         if step.bodies:
-            times = step.length if step.length is not None else 1
-            body = step.bodies[step.counted]
-            parts = [times * part for part in _compute(body, machine)]
+            yield from _parts(step.bodies[step.counted], count * _trips(step))
         else:
-            arithmetic, moving = _rates(step, machine)
-            parts = [arithmetic, moving, max(arithmetic, moving)]
-        sums = [total + part for total, part in zip(sums, parts, strict=True)]
-    return sums[0], sums[1], sums[2]
+            yield step, count
+
+
+def _trips(step: ProgramPart) -> int:
+    return 1 if step.length is None else step.length
 
 
 def _rates(step: ProgramPart, machine: Hardware) -> tuple[float, float]:
+    """Return the seconds of the arithmetic of a part, and of its memory traffic."""
     arithmetic = sum(flops / machine.peak(dtype) for dtype, flops in step.dots.items())
     moving = step.moved / machine.memory_bandwidth
     return arithmetic / machine.utilisation, moving / machine.utilisation
@@ -251,8 +240,7 @@ def _timed(step: ProgramPart, times: list[Seconds], machine: Hardware) -> Progra
         return dataclasses.replace(step, seconds=max(_rates(step, machine)))
     bodies = tuple(tuple(_timed(inner, times, machine) for inner in body) for body in step.bodies)
     once = sum(inner.seconds or 0.0 for inner in bodies[step.counted])
-    trips = step.length if step.length is not None else 1
-    return dataclasses.replace(step, bodies=bodies, seconds=trips * once)
+    return dataclasses.replace(step, bodies=bodies, seconds=_trips(step) * once)
 
 
 def _by_axes(report: ReportData, totals: list[float]) -> tuple[tuple[tuple[str, ...], float], ...]:
@@ -262,33 +250,24 @@ def _by_axes(report: ReportData, totals: list[float]) -> tuple[tuple[tuple[str, 
     return tuple(rows.items())
 
 
-def _scaling(report: ReportData, axis: str, machine: Hardware, compute: float) -> Scaling:
+def _scaling(
+    report: ReportData, opens: list[bool], axis: str, machine: Hardware, compute: float
+) -> Scaling:
     mesh_sizes = {mesh_axis.name: mesh_axis.size for mesh_axis in report.mesh}
-    openers = _openers(report)
-    rows = []
+    points: list[ScalingPoint] = []
+    alone = 0.0, 0.0
     for size in SIZES:
         sizes = {**mesh_sizes, axis: size}
-        total = 0.0
-        for use, opens in zip(report.collectives, openers, strict=True):
+        communication = 0.0
+        for use, first in zip(report.collectives, opens, strict=True):
             grown = resized(use, axis, mesh_sizes[axis], size)
-            total += _all_times(grown, seconds(grown, machine, sizes, opens)).total
-        rows.append((size, total, compute + total, max(compute, total)))
-    waiting = {size: 1 + _waiting(machine, {**mesh_sizes, axis: size}) for size in SIZES}
-    serial, overlapped = (time * waiting[SIZES[0]] for time in rows[0][2:])
-    return Scaling(
-        axis,
-        tuple(
-            ScalingPoint(
-                size,
-                total,
-                slow,
-                fast,
-                _ratio(serial, slow * waiting[size]),
-                _ratio(overlapped, fast * waiting[size]),
-            )
-            for size, total, slow, fast in rows
-        ),
-    )
+            communication += _all_times(grown, seconds(grown, machine, sizes, first)).total
+        serial, overlapped = compute + communication, max(compute, communication)
+        slower = 1 + _waiting(machine, sizes)
+        alone = alone if points else (serial * slower, overlapped * slower)
+        efficiency = _ratio(alone[0], serial * slower), _ratio(alone[1], overlapped * slower)
+        points.append(ScalingPoint(size, communication, serial, overlapped, *efficiency))
+    return Scaling(axis, tuple(points))
 
 
 def _waiting(machine: Hardware, sizes: Mapping[str, int]) -> float:

@@ -12,11 +12,10 @@ from ..._base.errors import ArgumentError, a_type, name_of
 from ..._engine.call import simulate_p
 from ..._engine.static import Static
 from ..._engine.tracing import Traced, Tracing
-from ..._jax.compiling import named_sharding
 from ..._mesh import AbstractMesh, Axis, Mesh, MeshLike, Placement, axes_of, placement
 from ..._program import Body, Passes, Var, annotate, build, is_sharded, walk
 from ..._program.where import place_of
-from ..compiler.compile import mesh_of
+from ..compiler.compile import declared_specs, mesh_of
 from .combine import CompilePlan, compile_mode, traffic_of, with_compiled
 from .data import ArrayLayout, MeshAxis, Work
 from .hardware import Hardware, find
@@ -26,7 +25,7 @@ from .merge import merged
 from .notes import left_to_compiler, notes_of
 from .placing import Layouts
 from .prune import pruned
-from .record import CollectiveRecorder, LoopContext, Tally
+from .record import CollectiveRecorder, LoopContext, ProgramTally
 from .report import Report
 
 
@@ -193,14 +192,12 @@ def _axes(body: Body, mesh: Mesh | AbstractMesh | None) -> tuple[Axis, ...]:
 def _shardings(traced: Traced, inputs: list[Var], axes: tuple[Axis, ...]) -> dict[Var, Placement]:
     """Return the layout of arguments that have a sharding or a spec."""
     by_name = {axis.name: axis for axis in axes}
-    values = traced.values[len(traced.values) - len(inputs) :]
-    placements = {}
-    for var, value, spec in zip(inputs, values, traced.specs, strict=True):
-        if spec is None and (sharding := named_sharding(value)):
-            spec = sharding.spec
-        if spec is not None:
-            placements[var] = placement(spec, len(var.shape), by_name)
-    return placements
+    specs = declared_specs(traced)[len(traced.values) - len(inputs) :]
+    return {
+        var: placement(spec, len(var.shape), by_name)
+        for var, spec in zip(inputs, specs, strict=True)
+        if spec is not None
+    }
 
 
 def _as_var(atom: Any, aval: Any) -> Var:
@@ -223,7 +220,7 @@ def _layout(
     )
 
 
-def _work(tally: Tally, devices: int) -> Work:
+def _work(tally: ProgramTally, devices: int) -> Work:
     total = tally.flops * devices
     return Work(
         flops=tally.flops,

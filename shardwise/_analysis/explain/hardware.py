@@ -9,8 +9,8 @@ published scaling series (`benchmarks/scaling.py`).
 from __future__ import annotations
 
 import dataclasses
-import math
 import numbers
+import sys
 from typing import Any
 
 from ..._base.calls import public, public_methods
@@ -58,33 +58,23 @@ class Hardware(Plain):
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
+            value: Any = getattr(self, field.name)
             if field.name in ("name", "about"):
                 _need_text(field.name, value)
-            elif not _is_positive(value) and (field.name, value) != ("waiting", 0):
+                continue
+            if not _is_possible(field.name, value):
                 raise ShardwiseError(
                     f"{field.name} is {value!r}",
                     where=f"hardware {self.name!r}",
-                    rule="Speeds, sizes and times of a machine are positive numbers.",
-                    remedy="give it in bytes, FLOPs and seconds, not in GB or microseconds.",
+                    rule="Speeds, sizes and times of a machine are positive numbers, in bytes, "
+                    "FLOPs and seconds, not in GB or microseconds. The utilisation is a share of "
+                    "the peak, and waiting a share of a step: at most 1. The number of devices of "
+                    "a node is an integer.",
+                    remedy="memory=80e9, link_latency=3e-6, utilisation=0.5, waiting=0.02, node=8",
                 )
-        wrong = "utilisation" if self.utilisation > 1 else "waiting" if self.waiting > 1 else ""
-        if wrong or self.node != int(self.node):
-            wrong = wrong or "node"
-            raise ShardwiseError(
-                f"{wrong} is {getattr(self, wrong)!r}",
-                where=f"hardware {self.name!r}",
-                rule="The utilisation is a share of the peak, and waiting a share of a step: "
-                "both are at most 1. The number of devices of a node is an integer.",
-                remedy="utilisation=0.5, waiting=0.02, node=8",
-            )
-        for field in dataclasses.fields(self):
-            value: Any = getattr(self, field.name)
-            if isinstance(value, numbers.Real):
-                # NumPy numbers are not JSON, and 8.0 devices cannot be an array size.
-                is_integer = isinstance(value, numbers.Integral) or field.name == "node"
-                convert: Any = int if is_integer else float
-                object.__setattr__(self, field.name, convert(value))
+            # NumPy numbers are not JSON, and 8.0 devices cannot be an array size.
+            is_integer = isinstance(value, numbers.Integral) or field.name == "node"
+            object.__setattr__(self, field.name, int(value) if is_integer else float(value))
 
     def peak(self, dtype: str) -> float:
         """Return the peak FLOPs per second of matrix products of a dtype."""
@@ -124,13 +114,18 @@ def find(hardware: str | Hardware) -> Hardware:
     )
 
 
-def _is_positive(value: Any) -> bool:
+def _is_possible(field: str, value: Any) -> bool:
+    """Return whether a field that is a number may have this value."""
     if not isinstance(value, numbers.Real) or isinstance(value, bool):
         return False
     try:
-        return 0 < float(value) < math.inf
+        number = float(value)
     except OverflowError:  # an int may be too large for a float
         return False
+    if field == "node" and not number.is_integer():
+        return False
+    most = 1 if field in ("utilisation", "waiting") else sys.float_info.max
+    return 0 < number <= most or (field == "waiting" and number == 0)
 
 
 def _need_text(field: str, value: Any) -> None:

@@ -9,27 +9,7 @@ from collections.abc import Sequence
 from ..._mesh import Axis
 from ..._program import Collective, Var
 from ..._program.collectives import RULES
-
-
-@dataclasses.dataclass(frozen=True)
-class Replacement:
-    """A replacement: a collective over these axes with this many bytes."""
-
-    name: str
-    axes: tuple[Axis, ...]
-    bytes: int
-    once: int = 1
-    """It runs once for this many runs of the original."""
-
-    @property
-    def group_size(self) -> int:
-        """The number of devices that exchange it with each other."""
-        return math.prod(axis.size for axis in self.axes)
-
-    @property
-    def sent(self) -> int:
-        """Sent by one device each time."""
-        return RULES[self.name].sends(self.bytes, self.group_size)
+from .data import Instead
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,11 +19,21 @@ class Avoidance:
     kind: str
     reason: str
     remedy: str
-    others: tuple[Replacement, ...] = ()
+    others: tuple[Instead, ...] = ()
+    """What is sent instead, each once."""
+    once: int = 1
+    """The others run once for this many runs of the collective."""
     also: Collective | None = None
     """Another collective that becomes unnecessary too."""
     memory: int = 0
     """Bytes that one device has to keep for it."""
+
+
+def replacement(name: str, axes: Sequence[Axis], size: int) -> Instead:
+    """Return a collective of this many bytes over these axes."""
+    group_size = math.prod(axis.size for axis in axes)
+    sent = RULES[name].sends(size, group_size)
+    return Instead(name, tuple(axis.name for axis in axes), group_size, sent, times=1)
 
 
 def sent_bytes(op: Collective) -> int:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..._meaning import Kept, holding, keep
 from ..._program import Body, Collective, walk
 from .avoid import plans
-from .data import CollectiveUse, Holding, Instead, Redundant
-from .instead import Avoidance, Replacement
+from .data import CollectiveUse, Holding, Redundant
+from .instead import Avoidance
 
 MOST = 60_000
 """Larger programs are not analysed: it would take longer than tracing them."""
@@ -44,29 +44,30 @@ class SymbolicValues:
             return None
         return Holding(holding(facts.ins[0], facts.names), holding(facts.outs[0], facts.names))
 
-    def also(self, op: Collective) -> Collective | None:
-        """Return another collective that becomes unnecessary if this one is avoided."""
-        plan = self.plans.get(id(op))
-        return plan.also if plan is not None else None
-
     def redundant(
-        self, op: Collective, use: CollectiveUse, also: tuple[int, CollectiveUse] | None
+        self,
+        op: Collective,
+        use: CollectiveUse,
+        places: Mapping[int, int],
+        recorded: Sequence[CollectiveUse],
     ) -> Redundant | None:
-        """Return the redundancy of a collective, with what avoiding it would save."""
+        """Return the redundancy of a collective, with what avoiding it would save.
+
+        Args:
+            op: The collective.
+            use: What the report has of it.
+            places: The index in `recorded` of each collective so far, by `id`.
+            recorded: The collectives so far.
+        """
         plan = self.plans.get(id(op))
         if plan is None:
             return None
-        instead = tuple(_instead(replacement, use) for replacement in plan.others)
-        place, total = (also[0], also[1].total_bytes) if also is not None else (None, 0)
-        saved = use.total_bytes + total - sum(use_instead.total_bytes for use_instead in instead)
+        times = max(1, use.least // plan.once)
+        instead = tuple(dataclasses.replace(other, times=times) for other in plan.others)
+        saved = use.total_bytes - sum(other.total_bytes for other in instead)
+        also = None if plan.also is None else places[id(plan.also)]
+        if also is not None:
+            saved += recorded[also].total_bytes
         if saved <= 0:
             return None
-        return Redundant(
-            plan.kind, plan.reason, plan.remedy, saved, instead, place, memory=plan.memory
-        )
-
-
-def _instead(replacement: Replacement, use: CollectiveUse) -> Instead:
-    names = tuple(axis.name for axis in replacement.axes)
-    times = max(1, use.least // replacement.once)
-    return Instead(replacement.name, names, replacement.group_size, replacement.sent, times)
+        return Redundant(plan.kind, plan.reason, plan.remedy, saved, instead, also, plan.memory)

@@ -10,7 +10,8 @@ arrays, and one iteration of the rest.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator
+import itertools
+from collections.abc import Iterable
 
 from ..._program import (
     Atom,
@@ -86,26 +87,8 @@ class Peak:
     bytes: int = 0
     values: tuple[tuple[Var, int], ...] = ()
     where: Where = NOWHERE
-
-
-@dataclasses.dataclass
-class Moment:
-    """The live values while an operation runs, and what the operation adds inside."""
-
-    op: Op
-    alive: dict[Var, int]
-    total: int
-    inside: Peak
-
-    @property
-    def bytes(self) -> int:
-        """The total number of live bytes."""
-        return self.total + self.inside.bytes
-
-    def peak(self) -> Peak:
-        """Return a copy of this moment: the live values change as the walk goes on."""
-        line = self.inside.where if self.inside.bytes else self.op.where
-        return Peak(self.bytes, (*self.alive.items(), *self.inside.values), line)
+    timeline: tuple[int, ...] = ()
+    """The live bytes while each operation runs."""
 
 
 class MemoryWalk:
@@ -118,31 +101,38 @@ class MemoryWalk:
 
     def peak(self, body: Body, inputs: Iterable[Var], keep: Iterable[Atom]) -> Peak:
         """Return the peak of a list. `inputs` are live from the start, `keep` to the end."""
-        start = {var: self.layouts.bytes(var) for var in inputs}
-        sizes = [moment.bytes for moment in self.moments(body, start, keep)]
-        if max(sizes, default=0) <= sum(start.values()):
-            return Peak(sum(start.values()), tuple(start.items()))
-        # Walk a second time up to the peak: copying the live values at each new peak would be slow.
-        highest = sizes.index(max(sizes))
-        moments = self.moments(body, start, keep)
-        return next(moment.peak() for index, moment in enumerate(moments) if index == highest)
+        start = dict.fromkeys(inputs, (0, len(body.ops) - 1))
+        spans = start | self._spans(body, keep)
+        sizes = {var: self.layouts.bytes(var) for var in spans}
+        changes = [0] * (len(body.ops) + 1)
+        for var, (first, last) in spans.items():
+            changes[first] += sizes[var]
+            changes[last + 1] -= sizes[var]
+        insides = list(map(self._inside, body.ops))
+        totals = itertools.accumulate(changes[:-1])
+        timeline = tuple(
+            total + inside.bytes for total, inside in zip(totals, insides, strict=True)
+        )
+        at_start = sum(sizes[var] for var in start)
+        if max(timeline, default=0) <= at_start:
+            return Peak(at_start, tuple((var, sizes[var]) for var in start), timeline=timeline)
+        highest = timeline.index(max(timeline))
+        live = ((var, sizes[var]) for var, (a, b) in spans.items() if a <= highest <= b)
+        inside = insides[highest]
+        line = inside.where if inside.bytes else body.ops[highest].where
+        return Peak(max(timeline), (*live, *inside.values), line, timeline)
 
-    def moments(self, body: Body, start: dict[Var, int], keep: Iterable[Atom]) -> Iterator[Moment]:
-        """Yield each operation with the values that are live while it runs."""
+    def _spans(self, body: Body, keep: Iterable[Atom]) -> dict[Var, tuple[int, int]]:
+        """Return the first and the last operation during which each computed value is live."""
         skip = fused(body)
-        root: dict[Var, Var] = {}
-        reads = _last_reads(body, keep, root)
-        alive, total = dict(start), sum(start.values())
+        last_reads = _last_reads(body, keep)
+        spans = {}
         for index, op in enumerate(body.ops):
             self.makers.update(dict.fromkeys(op.outs, op))
-            writes = [] if is_view(op) else [v for v in op.outs if v not in skip and v in reads]
-            for var in writes:
-                alive[var] = self.layouts.bytes(var)
-                total += alive[var]
-            yield Moment(op, alive, total, self._inside(op))
-            for var in {root.get(a, a) for a in [*op.ins, *op.outs] if isinstance(a, Var)}:
-                if reads.get(var, index) <= index and var in alive and var not in start:
-                    total -= alive.pop(var)
+            for var in () if is_view(op) else op.outs:
+                if var in last_reads and var not in skip:
+                    spans[var] = index, min(last_reads[var], len(body.ops) - 1)
+        return spans
 
     def _inside(self, op: Op) -> Peak:
         """Return what an operation holds inside, besides its operands and results."""
@@ -164,8 +154,9 @@ class MemoryWalk:
         return Peak()
 
 
-def _last_reads(body: Body, keep: Iterable[Atom], root: dict[Var, Var]) -> dict[Var, int]:
+def _last_reads(body: Body, keep: Iterable[Atom]) -> dict[Var, int]:
     """Return for each value the last operation that needs it, with views resolved."""
+    root: dict[Var, Var] = {}
     last_reads: dict[Var, int] = {}
     for index, op in enumerate(body.ops):
         for atom in op.ins:
@@ -186,9 +177,6 @@ def memory_of(
     """Return the memory of a program; `names` are its inputs with their names."""
     walk = MemoryWalk(layouts)
     peak = walk.peak(body, names, body.outs)
-    start = {var: layouts.bytes(var) for var in names}
-    moments = walk.moments(body, start, body.outs)
-    timeline = [(index, moment.bytes) for index, moment in enumerate(moments)]
     ordered = sorted(peak.values, key=lambda pair: -pair[1])
     largest = ordered[:SHOWN]
     return Memory(
@@ -198,7 +186,7 @@ def memory_of(
         peak_where=peak.where,
         live=tuple(_live(var, size, names, walk, layouts) for var, size in largest),
         rest=sum(size for _, size in ordered[SHOWN:]),
-        timeline=_thinned(timeline),
+        timeline=_thinned(list(enumerate(peak.timeline))),
     )
 
 

@@ -26,9 +26,9 @@ from ..._program.collectives import RULES
 from . import units
 from .data import CollectiveUse
 from .facts import Remark, ReportData
-from .figures import charts, mesh, program
-from .figures.draw import COLORS, Drawing, axis_colors, clean
-from .figures.program import Entry
+from .figures import charts, mesh
+from .figures.draw import Drawing, axis_colors
+from .outline import Entry, outline
 from .rows import most_expensive
 
 SHOWN = 4
@@ -46,6 +46,9 @@ BOUNDS = {
 CALL = re.compile(r"jax\.[\w.]*\w(?:\((?:[^()]|\([^()]*\))*\))?")
 """A name in JAX, with its arguments if it is called."""
 
+NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+"""Characters that are not allowed in figures."""
+
 
 def html(report: ReportData) -> str:
     """Return the whole page."""
@@ -60,7 +63,8 @@ def notebook(report: ReportData) -> str:
 def _render(template: str, report: ReportData) -> str:
     page = _environment().get_template(template)
     view = PageView(report)
-    return clean(page.render(report=report, view=view, version=__version__, made=_now()))
+    text = page.render(report=report, view=view, version=__version__, made=_now())
+    return NOT_XML.sub("\ufffd", text)
 
 
 def _now() -> datetime.datetime:
@@ -74,6 +78,7 @@ def _now() -> datetime.datetime:
 def _environment() -> Environment:
     environment = pages.environment(Path(__file__).parent / "templates")
     environment.filters |= {
+        "axes": units.axes,
         "size": lambda value: _number(value, units.size(value)),
         "flop": lambda value: _number(value, units.large(value, "FLOP")),
         "duration": lambda value: _number(value, units.duration(value)),
@@ -87,7 +92,7 @@ def _environment() -> Environment:
         "array": lambda shape, dtype: Markup('<code class="sw-array">{}</code>').format(
             units.array(shape, dtype)
         ),
-        "colors": list(COLORS),
+        "colors": list(pages.COLORS),
         "bounds": BOUNDS,
     }
     return environment
@@ -128,10 +133,6 @@ class PageView:
         """Return the CSS class names of the colours of axes."""
         return axis_colors(self.report, names)
 
-    def axes(self, names: Sequence[str]) -> str:
-        """Return the axes of a collective as text."""
-        return units.axes(names)
-
     @property
     def most_expensive(self) -> list[CollectiveUse]:
         """The most expensive collectives, one per line; none where there is no choice."""
@@ -158,7 +159,7 @@ class PageView:
     @property
     def passes(self) -> list[tuple[str, list[Entry]]]:
         """The program in order, grouped by pass."""
-        entries = program.outline(self.report)
+        entries = outline(self.report)
         groups = itertools.groupby(entries, lambda entry: entry.step.direction)
         return [(direction, list(group)) for direction, group in groups]
 

@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import TypeVar
+from itertools import compress
 
-from ..._program import Atom, Body, Cond, Op, Scan, Var, While
-
-T = TypeVar("T")
+from ..._program import Body, Cond, Op, Scan, While
 
 
 def pruned(body: Body) -> Body:
@@ -23,18 +21,18 @@ def pruned(body: Body) -> Body:
 
 def _needed(body: Body, is_used: Sequence[bool]) -> Body:
     """Return the part of a list that the wanted results need; its inputs stay."""
-    outs = _those(body.outs, is_used)
+    outs = list(compress(body.outs, is_used))
     needed_ids = set(map(id, outs))
     ops: list[Op] = []
     for op in reversed(body.ops):
-        if op.effectful or any(id(var) in needed_ids for var in op.outs):
-            ops.append(_lighter(op, needed_ids))
+        is_needed = [id(var) in needed_ids for var in op.outs]
+        if op.effectful or any(is_needed):
+            ops.append(_lighter(op, is_needed))
             needed_ids |= set(map(id, ops[-1].ins))
     return Body(body.ins, ops[::-1], outs)
 
 
-def _lighter(op: Op, used: set[int]) -> Op:
-    is_used = [id(var) in used for var in op.outs]
+def _lighter(op: Op, is_used: list[bool]) -> Op:
     match op:
         case Scan():
             return _scan(op, is_used)
@@ -42,7 +40,8 @@ def _lighter(op: Op, used: set[int]) -> Op:
             return _while(op, is_used)
         case Cond():
             branches = tuple(_needed(branch, is_used) for branch in op.branches)
-            return dataclasses.replace(op, outs=_those(op.outs, is_used), branches=branches)
+            outs = list(compress(op.outs, is_used))
+            return dataclasses.replace(op, outs=outs, branches=branches)
     return op
 
 
@@ -53,9 +52,9 @@ def _scan(op: Scan, is_used: list[bool]) -> Scan:
     keep[op.consts : op.consts + op.carry] = carried
     return dataclasses.replace(
         op,
-        ins=_those(op.ins, keep),
-        outs=_those(op.outs, [*carried, *is_used[op.carry :]]),
-        body=Body(_those(body.ins, keep), body.ops, body.outs),
+        ins=list(compress(op.ins, keep)),
+        outs=list(compress(op.outs, [*carried, *is_used[op.carry :]])),
+        body=Body(list(compress(body.ins, keep)), body.ops, body.outs),
         consts=sum(keep[: op.consts]),
         carry=sum(carried),
     )
@@ -69,13 +68,15 @@ def _while(op: While, is_used: list[bool]) -> While:
         for is_wanted, var in zip(is_used, op.cond.ins[op.cond_consts :], strict=True)
     ]
     carried, body = _fixed_point(op.body, is_used, op.body_consts, len(is_used))
-    first = op.cond_consts + op.body_consts
+    # The constants of the condition come first, then those of the body, then what is carried.
+    in_cond = [True] * op.cond_consts + carried
+    in_body = [True] * op.body_consts + carried
     return dataclasses.replace(
         op,
-        ins=[*op.ins[:first], *_those(op.ins[first:], carried)],
-        outs=_those(op.outs, carried),
-        cond=Body(_behind(cond.ins, op.cond_consts, carried), cond.ops, cond.outs),
-        body=Body(_behind(body.ins, op.body_consts, carried), body.ops, body.outs),
+        ins=list(compress(op.ins, [True] * op.cond_consts + in_body)),
+        outs=list(compress(op.outs, carried)),
+        cond=Body(list(compress(cond.ins, in_cond)), cond.ops, cond.outs),
+        body=Body(list(compress(body.ins, in_body)), body.ops, body.outs),
     )
 
 
@@ -95,13 +96,4 @@ def _fixed_point(
 
 
 def _reads(body: Body) -> set[int]:
-    atoms: list[Atom] = [atom for op in body.ops for atom in op.ins]
-    return set(map(id, [*atoms, *body.outs]))
-
-
-def _behind(ins: list[Var], consts: int, carried: list[bool]) -> list[Var]:
-    return [*ins[:consts], *_those(ins[consts:], carried)]
-
-
-def _those(values: Sequence[T], keep: Sequence[bool]) -> list[T]:
-    return [value for value, keep_it in zip(values, keep, strict=True) if keep_it]
+    return {id(atom) for op in body.ops for atom in op.ins} | set(map(id, body.outs))

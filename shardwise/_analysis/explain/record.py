@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 import re
+from typing import Any
 
 from ..._program import (
     Body,
@@ -15,7 +17,6 @@ from ..._program import (
     Passes,
     Scan,
     Var,
-    Where,
     While,
     anywhere,
     caller_of,
@@ -24,6 +25,7 @@ from ..._program import (
 )
 from ..._program.collectives import RULES
 from ..._program.where import NOWHERE
+from ..compiler.work import Tally
 from .data import CollectiveUse, ProgramPart
 from .flops import flops_of
 from .meant import SymbolicValues
@@ -32,35 +34,21 @@ from .placing import Layouts
 
 
 @dataclasses.dataclass
-class Tally:
+class ProgramTally(Tally):
     """Accumulated work: of one device, and without the repetitions on other devices."""
 
-    kinds: dict[str, float] = dataclasses.field(default_factory=dict)
-    dots: dict[str, float] = dataclasses.field(default_factory=dict)
     distinct: float = 0.0
     products: float = 0.0
     """The part of `distinct` from matrix products and convolutions."""
-    moved: int = 0
     sent: int = 0
-    operations: int = 0
     uncounted: set[str] = dataclasses.field(default_factory=set)
 
-    @property
-    def flops(self) -> float:
-        """The FLOPs of one device."""
-        return float(sum(self.kinds.values()))
-
-    def add(self, other: Tally, times: int = 1) -> None:
+    def add(self, other: Any, times: int = 1) -> None:
         """Add another tally, `times` times."""
-        for kind, flops in other.kinds.items():
-            self.kinds[kind] = self.kinds.get(kind, 0.0) + times * flops
-        for dtype, flops in other.dots.items():
-            self.dots[dtype] = self.dots.get(dtype, 0.0) + times * flops
+        super().add(other, times)
         self.distinct += times * other.distinct
         self.products += times * other.products
-        self.moved += times * other.moved
         self.sent += times * other.sent
-        self.operations += other.operations
         self.uncounted |= other.uncounted
 
 
@@ -99,91 +87,91 @@ class CollectiveRecorder:
         self.launched: set[Var] = set()
         """Results of the collectives in the current message."""
 
-    def steps(self, body: Body, around: LoopContext) -> tuple[tuple[ProgramPart, ...], Tally]:
+    def steps(
+        self, body: Body, around: LoopContext
+    ) -> tuple[tuple[ProgramPart, ...], ProgramTally]:
         """Return the steps of a list of operations, and the work of running it once."""
         skip = fused(body)
         finished: list[ProgramPart] = []
-        total, part, ops = Tally(), Tally(), []
+        total, part, ops = ProgramTally(), ProgramTally(), []
 
         def close() -> None:
             nonlocal part, ops
             if part.operations:
                 finished.append(self._compute(ops, part, around))
             total.add(part)
-            part, ops = Tally(), []
+            part, ops = ProgramTally(), []
 
         for op in body.ops:
             if ops and self.passes.of(ops[0]) != self.passes.of(op):
                 close()
             if not _talks(op):
-                part.add(self._alone(op, skip))
+                part.add(self._nested(op, around)[1] if op.bodies else self._alone(op, skip))
                 ops.append(op)
                 continue
             close()
-            step, tally = self._meeting(op, around, finished)
+            communicates = isinstance(op, Collective)
+            step, tally = (
+                self._collective(op, around, finished) if communicates else self._nested(op, around)
+            )
             finished.append(step)
             total.add(tally)
         close()
         return tuple(finished), total
 
-    def _meeting(
-        self, op: Op, around: LoopContext, before: list[ProgramPart]
-    ) -> tuple[ProgramPart, Tally]:
-        match op:
-            case Collective():
-                return self._collective(op, around, before)
-            case Scan():
-                steps, once = self.steps(op.body, around.inside(op, op.length))
-                tally = Tally()
-                tally.add(once, op.length)
-                return self._nested("scan", op, around, (steps,), tally, length=op.length), tally
-            case While():
-                inner = around.inside(op)
-                steps, tally = self.steps(op.cond, inner)
-                more, body_tally = self.steps(op.body, inner)
-                tally.add(body_tally)
-                return self._nested("while", op, around, ((*steps, *more),), tally), tally
-            case Cond():
-                return self._cond(op, around)
-        raise AssertionError(f"no rule for {type(op).__name__}")
-
-    def _cond(self, op: Cond, around: LoopContext) -> tuple[ProgramPart, Tally]:
-        """Record all branches; totals include the one that sends most, or else computes most."""
-        starts = []
-        branches = []
-        for branch in op.branches:
+    def _nested(self, op: Op, around: LoopContext) -> tuple[ProgramPart, ProgramTally]:
+        """Record a loop or a conditional; totals include the branch that sends most, or else
+        computes most."""
+        length = op.length if isinstance(op, Scan) else None
+        inner = around.inside(op, 1 if length is None else length)
+        starts, bodies, tallies = [], [], []
+        for body in op.bodies:
             starts.append(len(self.collectives))
-            branches.append(self.steps(branch, around.inside(op)))
-        starts.append(len(self.collectives))
-        costs = [(tally.sent, tally.flops, tally.moved) for _, tally in branches]
-        costliest = costs.index(max(costs))
-        for number in range(len(branches)):
-            if number != costliest:
-                for index in range(starts[number], starts[number + 1]):
-                    use = self.collectives[index]
-                    self.collectives[index] = dataclasses.replace(use, counted=False)
-        tally = branches[costliest][1]
-        bodies = tuple(steps for steps, _ in branches)
-        return self._nested("cond", op, around, bodies, tally, counted=costliest), tally
+            steps, tally = self.steps(body, inner)
+            bodies.append(steps)
+            tallies.append(tally)
+        counted = 0
+        if isinstance(op, Cond):
+            costs = [(tally.sent, tally.flops, tally.moved) for tally in tallies]
+            counted = costs.index(max(costs))
+            for number, (start, end) in enumerate(
+                itertools.pairwise([*starts, len(self.collectives)])
+            ):
+                if number != counted:
+                    uses = self.collectives[start:end]
+                    self.collectives[start:end] = [
+                        dataclasses.replace(use, counted=False) for use in uses
+                    ]
+            tallies = [tallies[counted]]
+        elif isinstance(op, While):
+            bodies = [(*bodies[0], *bodies[1])]
+        total = ProgramTally(operations=1)
+        for tally in tallies:
+            total.add(tally, 1 if length is None else length)
+        step = ProgramPart(
+            type(op).__name__.lower(),
+            op.where,
+            **amounts(total),
+            length=length,
+            bodies=tuple(bodies),
+            counted=counted,
+            direction=self.passes.of(op),
+            module=around.module_of(op),
+        )
+        return step, total
 
     def _collective(
         self, op: Collective, around: LoopContext, before: list[ProgramPart]
-    ) -> tuple[ProgramPart, Tally]:
+    ) -> tuple[ProgramPart, ProgramTally]:
         operand = op.ins[0]
         shape, dtype, size = _type(operand, op)
         count = group_size(op)
         bytes_sent = RULES[op.name].sends(size, count) if op.sends else 0
-        names = tuple(axis.name for axis in op.axes)
-        direction = self.passes.of(op)
         # Collectives called inside a library may have no line in the user's code.
         line = op.where if op.where.file else anywhere(op.source)
-        if operand in self.launched or not self._alike(op.name, names, direction, line, before):
-            self.launch, self.launched = self.launch + 1, set()
-        self.launched |= set(op.outs)
-        module = around.module_of(op)
         use = CollectiveUse(
             name=op.name,
-            axes=names,
+            axes=tuple(axis.name for axis in op.axes),
             group_size=count,
             shape=shape,
             dtype=dtype,
@@ -191,96 +179,52 @@ class CollectiveRecorder:
             count=around.count if around.known else None,
             least=around.count,
             bytes_sent=bytes_sent,
-            direction=direction,
+            direction=self.passes.of(op),
             where=line,
             caller=caller_of(op.source, line) or NOWHERE,
-            module=module,
-            launch=self.launch,
+            module=around.module_of(op),
             meaning=self.meanings.holding(op),
         )
+        if operand in self.launched or not self._follows(use, before):
+            self.launch, self.launched = self.launch + 1, set()
+        self.launched |= set(op.outs)
         index = len(self.collectives)
         self.places[id(op)] = index
-        redundant = self.meanings.redundant(op, use, self._also(op))
-        self.collectives.append(dataclasses.replace(use, redundant=redundant))
-        step = ProgramPart("collective", line, collective=index, direction=direction, module=module)
-        return step, Tally(sent=bytes_sent)
+        redundant = self.meanings.redundant(op, use, self.places, self.collectives)
+        self.collectives.append(dataclasses.replace(use, launch=self.launch, redundant=redundant))
+        step = ProgramPart(
+            "collective", line, collective=index, direction=use.direction, module=use.module
+        )
+        return step, ProgramTally(sent=bytes_sent)
 
-    def _also(self, op: Collective) -> tuple[int, CollectiveUse] | None:
-        """Return another collective that becomes unnecessary with this one, and its index."""
-        also = self.meanings.also(op)
-        if also is None:
-            return None
-        place = self.places[id(also)]
-        return place, self.collectives[place]
-
-    def _alike(
-        self,
-        name: str,
-        axes: tuple[str, ...],
-        direction: str,
-        where: Where,
-        before: list[ProgramPart],
-    ) -> bool:
+    def _follows(self, use: CollectiveUse, before: list[ProgramPart]) -> bool:
         """Return whether it directly follows a collective of the same kind and pass, or call."""
         place = before[-1].collective if before else None
         if place is None:
             return False
-        use = self.collectives[place]
-        if (use.name, use.axes) != (name, axes):
-            return False
-        return use.direction == direction or use.where == where
+        last = self.collectives[place]
+        is_alike = (last.name, last.axes) == (use.name, use.axes)
+        return is_alike and (last.direction == use.direction or last.where == use.where)
 
-    def _alone(self, op: Op, skip: set[Var]) -> Tally:
-        """Return the work of an operation without a collective inside."""
-        tally = Tally(operations=int(not is_view(op)), moved=self._moved(op, skip))
-        match op:
-            case Leaf():
-                self._leaf(op, tally)
-            case Scan():
-                tally.add(self.steps(op.body, LoopContext())[1], op.length)
-            case While():
-                tally.add(self.steps(op.cond, LoopContext())[1])
-                tally.add(self.steps(op.body, LoopContext())[1])
-            case Cond():
-                inner = [self.steps(branch, LoopContext())[1] for branch in op.branches]
-                tally.add(max(inner, key=lambda work: (work.flops, work.moved)))
+    def _alone(self, op: Op, skip: set[Var]) -> ProgramTally:
+        """Return the work of an operation without a collective or others inside."""
+        tally = ProgramTally(operations=int(not is_view(op)), moved=self._moved(op, skip))
+        if isinstance(op, Leaf):
+            self._leaf(op, tally)
         return tally
 
-    def _compute(self, ops: list[Op], tally: Tally, around: LoopContext) -> ProgramPart:
+    def _compute(self, ops: list[Op], tally: ProgramTally, around: LoopContext) -> ProgramPart:
         first = next((op for op in ops if op.where.file and not is_view(op)), ops[0])
         return ProgramPart(
             "compute",
             first.where,
-            flops=tally.flops,
-            moved=tally.moved,
-            dots=dict(tally.dots),
+            **amounts(tally),
             operations=tally.operations,
             direction=self.passes.of(first),
             module=around.module_of(first),
         )
 
-    def _nested(
-        self,
-        kind: str,
-        op: Op,
-        around: LoopContext,
-        bodies: tuple[tuple[ProgramPart, ...], ...],
-        tally: Tally,
-        **more: int,
-    ) -> ProgramPart:
-        return ProgramPart(
-            kind,
-            op.where,
-            flops=tally.flops,
-            moved=tally.moved,
-            dots=dict(tally.dots),
-            bodies=bodies,
-            direction=self.passes.of(op),
-            module=around.module_of(op),
-            **more,
-        )
-
-    def _leaf(self, op: Leaf, tally: Tally) -> None:
+    def _leaf(self, op: Leaf, tally: ProgramTally) -> None:
         counted = flops_of(op)
         if counted is None:
             tally.uncounted.add(op.name)
@@ -300,7 +244,7 @@ class CollectiveRecorder:
 
     def _moved(self, op: Op, skip: set[Var]) -> int:
         """Return the bytes read and written by values that are in memory."""
-        if is_view(op) or op.bodies:
+        if is_view(op):
             return 0
         written = sum(self.layouts.bytes(var) for var in op.outs if var not in skip)
         row = primitives.of(op.name) if isinstance(op, Leaf) else primitives.UNKNOWN
@@ -311,6 +255,11 @@ class CollectiveRecorder:
             return 2 * self.layouts.bytes(update) if isinstance(update, Var) else 0
         read = {atom for atom in op.ins if isinstance(atom, Var) and atom not in skip}
         return written + sum(self.layouts.bytes(var) for var in read)
+
+
+def amounts(work: Tally) -> dict[str, Any]:
+    """Return the fields of a `ProgramPart` with its work."""
+    return {"flops": work.flops, "moved": work.moved, "dots": work.dots}
 
 
 def _talks(op: Op) -> bool:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 from ..._base.calls import public_methods
 from ..._base.errors import ArgumentError, a_type, path_of
-from .beside import HasFindings, with_findings
+from .beside import with_findings
 from .budget import Bound, refuse_excess
 from .compare import Comparison, compare
 from .cost import with_cost
@@ -60,7 +61,7 @@ class Report(ReportData):
         refuse_excess(self, {name: bound for name, bound in bounds.items() if bound is not None})
         return self
 
-    def beside(self, judged: HasFindings) -> Report:
+    def beside(self, judged: Any) -> Report:
         """Return the report with the findings of a verdict or a proof next to their traffic.
 
         Args:
@@ -80,8 +81,7 @@ class Report(ReportData):
 
         Args:
             path: `trace.json` or `*.trace.json` for Perfetto, any other `*.json` for the data,
-                `*.html` for a page, `*.txt` for the text, `*.svg` or `*.png` for one figure, whose
-                name comes before the suffix: `step.mesh.svg`.
+                `*.html` for a page, `*.txt` for the text.
 
         Returns:
             The path.

@@ -36,9 +36,7 @@ class CollectiveRow:
     @property
     def array(self) -> str:
         """The array that is sent, or the number of arrays."""
-        types = {units.array(use.shape, use.dtype) for use in self.uses}
-        times = f" × {len(self.places)}" if len(self.places) > 1 else ""
-        return types.pop() + times if len(types) == 1 else f"{len(self.places)} arrays"
+        return units.arrays([(use.shape, use.dtype) for use in self.uses])
 
     @property
     def of(self) -> str:
@@ -74,12 +72,6 @@ class CollectiveRow:
         """Seconds of all occurrences by the cost model; 0 without hardware."""
         cost = self.report.cost
         return sum(cost.collectives[place] for place in self.places) if cost else 0.0
-
-    @property
-    def sending(self) -> float:
-        """The seconds that depend on the number of bytes."""
-        cost = self.report.cost
-        return self.seconds - sum(cost.latencies[place] for place in self.places) if cost else 0.0
 
     @property
     def weight(self) -> float:

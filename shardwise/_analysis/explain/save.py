@@ -5,49 +5,27 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from ..._base.durable import write_file
-from ..._base.errors import ShardwiseError
+from ..._base.durable import write_as, write_file
 from .facts import ReportData
 from .text import plain_text
 
 
 def save(report: ReportData, path: Path) -> Path:
     """Write the report and return the path."""
-    match path.suffix:
-        case ".json" if path.name == "trace.json" or path.name.endswith(".trace.json"):
-            save_trace(report, path)
-        case ".json":
-            write_file(path, json.dumps(report.to_dict(), indent=2))
-        case ".txt":
-            write_file(path, plain_text(report))
-        case ".html":
-            save_page(report, path)
-        case ".svg":
-            from .figures import svg
-
-            write_file(path, svg(report, _figure(path)))
-        case ".png":
-            from .figures import png
-
-            write_file(path, png(report, _figure(path)))
-        case _:
-            raise ShardwiseError(
-                f"{path.suffix!r} is not a format of a report"
-                if path.suffix
-                else "the name has no suffix",
-                where=str(path),
-                rule="The suffix says what is written.",
-                remedy="report.html, report.json, trace.json (for Perfetto), report.txt, "
-                "mesh.svg or mesh.png.",
-            )
-    return path
+    if f".{path.name}".endswith(".trace.json"):
+        return save_trace(report, path)
+    formats = {
+        ".html": lambda: _html(report),
+        ".json": lambda: json.dumps(report.to_dict(), indent=2),
+        ".txt": lambda: plain_text(report),
+    }
+    names = "report.html, report.json, trace.json (for Perfetto) or report.txt."
+    return write_as(path, formats, "a report", names)
 
 
 def save_page(report: ReportData, path: Path) -> Path:
     """Write the HTML page, whatever the file name; return the path."""
-    from .page import html
-
-    write_file(path, html(report))
+    write_file(path, _html(report))
     return path
 
 
@@ -59,6 +37,7 @@ def save_trace(report: ReportData, path: Path) -> Path:
     return path
 
 
-def _figure(path: Path) -> str:
-    """Return the figure that a file name requests: `mesh` for `mesh.svg` and `step.mesh.svg`."""
-    return path.stem.rpartition(".")[2]
+def _html(report: ReportData) -> str:
+    from .page import html
+
+    return html(report)

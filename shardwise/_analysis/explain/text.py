@@ -53,17 +53,16 @@ def show(report: ReportData) -> None:
 
 
 def _parts(report: ReportData) -> Iterator[RenderableType]:
-    sizes = units.mesh([(axis.name, axis.size) for axis in report.mesh])
     devices = f"{report.devices:,} device{'s' * (report.devices != 1)}"
-    yield Text.assemble((report.name, "bold"), f" on {sizes}, {devices}\n")
+    yield Text.assemble((report.name, "bold"), f" on {units.mesh(report.mesh)}, {devices}\n")
     yield from _drawing(report)
     yield from _holdings(report)
     yield from _collectives(report)
     yield from _bars(report)
     yield from _redundant(report)
     yield from _suggestions(report)
-    yield _memory(report)
-    yield _work(report)
+    yield from _memory(report)
+    yield from _work(report)
     if report.cost is not None:
         yield from _cost(report, report.cost)
     for note in report.notes:
@@ -294,43 +293,45 @@ def _suggestions(report: ReportData) -> Iterator[RenderableType]:
     yield Text("")
 
 
-def _memory(report: ReportData) -> Text:
+def _memory(report: ReportData) -> Iterator[RenderableType]:
     memory = report.memory
-    text = Text.assemble(("Memory of one device", "bold"), "\n")
-    text.append(
-        f"  arguments {units.size(memory.arguments)}, results {units.size(memory.results)}, "
-    )
     place = f" at {memory.peak_where}" if memory.peak_where.file else ""
-    text.append(f"peak of live values {units.size(memory.peak)}{place}\n")
-    largest = [
-        f"{value.what} {units.array(value.shape, value.dtype)} {units.size(value.bytes)}"
-        for value in memory.live[:3]
-    ]
-    return text.append(f"  largest at the peak: {', '.join(largest)}\n" if largest else "")
+    yield _head("Memory of one device")
+    yield Text(
+        f"  arguments {units.size(memory.arguments)}, results {units.size(memory.results)}, "
+        f"peak of live values {units.size(memory.peak)}{place}"
+    )
+    if memory.live:
+        largest = (
+            f"{value.what} {units.array(value.shape, value.dtype)} {units.size(value.bytes)}"
+            for value in memory.live[:3]
+        )
+        yield Text(f"  largest at the peak: {', '.join(largest)}")
+    yield Text("")
 
 
-def _work(report: ReportData) -> Text:
+def _work(report: ReportData) -> Iterator[RenderableType]:
     work = report.work
-    text = Text.assemble(("Work", "bold"), "\n")
-    text.append(f"  {units.large(work.flops, 'FLOP')} on each device, ")
-    text.append(f"{units.large(work.total, 'FLOP')} in all")
     share = units.share(work.redundant / work.total) if work.total else "0 %"
-    text.append(f", {share} of it repeated on other devices\n")
+    yield _head("Work")
+    yield Text(
+        f"  {units.large(work.flops, 'FLOP')} on each device, "
+        f"{units.large(work.total, 'FLOP')} in all, {share} of it repeated on other devices"
+    )
     if work.uncounted:
-        text.append(f"  not counted: {', '.join(work.uncounted)}\n")
-    return text
+        yield Text(f"  not counted: {', '.join(work.uncounted)}")
+    yield Text("")
 
 
 def _cost(report: ReportData, cost: Cost) -> Iterator[RenderableType]:
-    text = Text.assemble(("Cost", "bold"), f" on {cost.hardware.name}, by a model\n")
-    text.append(f"  compute {units.duration(cost.compute)}, communication ")
-    text.append(
+    waiting = f", and {units.duration(cost.waiting)} waiting" if cost.waiting else ""
+    yield Text.assemble(
+        ("Cost", "bold"),
+        f" on {cost.hardware.name}, by a model\n"
+        f"  compute {units.duration(cost.compute)}, communication "
         f"{units.duration(cost.communication)} ({units.duration(cost.latency)} of it latency); "
+        f"{units.between(cost.overlapped, cost.serial)} a step{waiting}",
     )
-    text.append(f"{units.between(cost.overlapped, cost.serial)} a step")
-    if cost.waiting:
-        text.append(f", and {units.duration(cost.waiting)} waiting")
-    yield text
     for sentence in advice(report, cost):
         yield Padding(Text(sentence), (0, 0, 0, 2))
     if not cost.fits:

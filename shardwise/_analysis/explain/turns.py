@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..._program import Collective, Leaf, Lit, Op, Scan, added_up, is_move, primitives, within
-from .instead import Avoidance, Replacement, code, names, sent_bytes
+from .instead import Avoidance, code, names, replacement, sent_bytes
 
 
 def always_the_same(op: Collective, loop: Scan) -> Avoidance:
@@ -14,7 +14,8 @@ def always_the_same(op: Collective, loop: Scan) -> Avoidance:
         "every turn",
         f"{op.name} gives the same at each of the {loop.length} turns of the loop",
         f"do it once, before the loop at {loop.where}.",
-        (_once(op, loop),),
+        (replacement(op.name, op.axes, sent_bytes(op)),),
+        once=loop.length,
     )
 
 
@@ -37,12 +38,9 @@ def added_up_only(op: Collective, loop: Scan) -> Avoidance | None:
         "added up",
         f"the loop only adds up what its {loop.length} turns sum over {names(op.axes)}",
         remedy,
-        (_once(op, loop),),
+        (replacement(op.name, op.axes, sent_bytes(op)),),
+        once=loop.length,
     )
-
-
-def _once(op: Collective, loop: Scan) -> Replacement:
-    return Replacement(op.name, op.axes, sent_bytes(op), once=loop.length)
 
 
 def _is_linear(op: Leaf) -> bool:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ..._base.numbers import short_dtype
+from .data import MeshAxis
+
 _LARGE = ("", "k", "M", "G", "T", "P", "E", "Z", "Y")
-_SHORT = {"float": "f", "bfloat": "bf", "int": "i", "uint": "u", "complex": "c"}
 
 
 def large(value: float, unit: str) -> str:
@@ -52,9 +54,15 @@ def some(size: int, most: int) -> list[int | None]:
 
 def array(shape: Sequence[int], dtype: str) -> str:
     """Format an array type: `f32[8, 16]`."""
-    name = dtype.rstrip("0123456789")
-    short = _SHORT.get(name, name) + dtype[len(name) :]
-    return f"{short}[{', '.join(map(str, shape))}]"
+    return f"{short_dtype(dtype)}[{', '.join(map(str, shape))}]"
+
+
+def arrays(types: Sequence[tuple[Sequence[int], str]]) -> str:
+    """Format several array types: `f32[8, 16] × 3`, or `3 arrays` if they differ."""
+    different = {array(*kind) for kind in types}
+    if len(different) > 1:
+        return f"{len(types)} arrays"
+    return different.pop() + (f" × {len(types)}" if len(types) > 1 else "")
 
 
 def spec(rows: Sequence[Sequence[str]]) -> str:
@@ -73,6 +81,6 @@ def axes(names: Sequence[str]) -> str:
     return ", ".join(names)
 
 
-def mesh(sizes: Sequence[tuple[str, int]]) -> str:
+def mesh(axes: Sequence[MeshAxis]) -> str:
     """Format a mesh: `{data: 4, model: 2}`."""
-    return "{" + ", ".join(f"{name}: {size}" for name, size in sizes) + "}"
+    return "{" + ", ".join(f"{axis.name}: {axis.size}" for axis in axes) + "}"

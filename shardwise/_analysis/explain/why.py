@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 
 from ..._program import Where, primitives
 from ..._program.primitives import EXCHANGES
@@ -15,7 +15,7 @@ from ..compiler.compile import Compiled
 from ..compiler.devices import spec_of_sharding
 from ..compiler.hlo import Instruction, instruction_of
 from ..compiler.sent import Sent
-from ..compiler.shardings import Sharded, contracted, loop_inputs, operands_of, sharded_values
+from ..compiler.shardings import Sharded, loop_inputs, sharded_values
 from . import units
 from .data import CollectiveUse, Sharding, Why
 
@@ -47,23 +47,9 @@ class Reasons:
         """Return the reason for a collective; None if its line does not show it."""
         values = self.by_name.get((sent.instruction.op_name, use.where.line), ())
         for value in values:
-            if why := self._reason(use, value):
+            if why := _reason(use, value):
                 return _sliced(why) if sent.sliced else why
         return None
-
-    def _reason(self, use: CollectiveUse, sharded: Sharded) -> Why | None:
-        operands = operands_of(sharded, self.compiled.mesh)
-        if sharded.instruction.opcode == "dot":
-            return _of_product(use, sharded, operands, self.compiled.mesh)
-        if sharded.instruction.opcode == "reduce" and use.name not in EXCHANGES:
-            return _of_reduction(use, sharded, operands)
-        opcode = sharded.instruction.opcode
-        why = _across(use, sharded, operands, self.compiled.mesh) if opcode in ALONG else None
-        if why is None and operands and use.name in EXCHANGES:
-            why = _of_resharding(use, sharded, operands, self.compiled.mesh)
-        if why is None and opcode in MOVES:
-            why = _across(use, sharded, operands, self.compiled.mesh)
-        return why
 
     def replicated(self) -> Iterator[str]:
         """Yield notes on arrays that the partitioner replicates to reshard them, from its log."""
@@ -118,13 +104,26 @@ class Reasons:
         return list(rows)
 
 
-def _of_product(
-    use: CollectiveUse, sharded: Sharded, operands: Sequence[Sharded], mesh: Mapping[str, int]
-) -> Why | None:
+def _reason(use: CollectiveUse, sharded: Sharded) -> Why | None:
+    opcode = sharded.instruction.opcode
+    if opcode == "dot":
+        return _of_product(use, sharded)
+    if opcode == "reduce" and use.name not in EXCHANGES:
+        return _of_reduction(use, sharded)
+    why = _across(use, sharded) if opcode in ALONG else None
+    if why is None and use.name in EXCHANGES:
+        why = _of_resharding(use, sharded)
+    if why is None and opcode in MOVES:
+        why = _across(use, sharded)
+    return why
+
+
+def _of_product(use: CollectiveUse, sharded: Sharded) -> Why | None:
     """Return the reason if a product sums over a split dimension or needs a missing part."""
+    operands = sharded.operands
     if len(operands) != 2 or any(operand.spec is None for operand in operands):
         return None
-    sides = list(zip(operands, contracted(sharded), strict=True))
+    sides = list(zip(operands, sharded.contracted, strict=True))
     if use.name not in EXCHANGES:
         split = [
             (operand, place)
@@ -132,7 +131,7 @@ def _of_product(
             for place in places
             if set(use.axes) & set((operand.spec or ())[place])
         ]
-        if not split or not _is_part(use, sharded, mesh):
+        if not split or not _is_part(use, sharded):
             return None
         operand, place = split[0]
         which = "both operands" if len({id(operand) for operand, _ in split}) > 1 else "one operand"
@@ -147,7 +146,7 @@ def _of_product(
         )
     for operand, _ in sides:
         lost = set(use.axes) & {name for row in operand.spec or () for name in row}
-        if lost and _is_part(use, operand, mesh):
+        if lost and _is_part(use, operand):
             return Why(
                 "operand",
                 f"the product needs more of {_shown(operand)} than a device holds: it is split "
@@ -159,8 +158,8 @@ def _of_product(
     return None
 
 
-def _of_reduction(use: CollectiveUse, sharded: Sharded, operands: Sequence[Sharded]) -> Why | None:
-    operand = operands[0] if operands else None
+def _of_reduction(use: CollectiveUse, sharded: Sharded) -> Why | None:
+    operand = next(iter(sharded.operands), None)
     if operand is None or operand.spec is None:
         return None
     places = [
@@ -177,12 +176,12 @@ def _of_reduction(use: CollectiveUse, sharded: Sharded, operands: Sequence[Shard
     )
 
 
-def _of_resharding(
-    use: CollectiveUse, sharded: Sharded, operands: Sequence[Sharded], mesh: Mapping[str, int]
-) -> Why | None:
+def _of_resharding(use: CollectiveUse, sharded: Sharded) -> Why | None:
     """Return the reason if an operand, best one of which a part is sent, has another spec."""
+    if not (operands := sharded.operands):
+        return None
     is_loop, moves = (sharded.instruction.opcode == name for name in ("tuple", "transpose"))
-    candidates = [operand for operand in operands if _is_part(use, operand, mesh)]
+    candidates = [operand for operand in operands if _is_part(use, operand)]
     if not is_loop:  # it has one value for each array, of which one is sent
         candidates.append(max(operands, key=lambda operand: operand.type.bytes))
     resharded = (o for o in candidates if o.spec is not None and (moves or o.spec != sharded.spec))
@@ -201,19 +200,17 @@ def _of_resharding(
     )
 
 
-def _across(
-    use: CollectiveUse, sharded: Sharded, operands: Sequence[Sharded], mesh: Mapping[str, int]
-) -> Why | None:
+def _across(use: CollectiveUse, sharded: Sharded) -> Why | None:
     """Return the reason for an operation along a split dimension of an operand."""
     split = [
         (operand, place)
-        for operand in operands
+        for operand in sharded.operands
         for place, names in enumerate(operand.spec or ())
         if set(names) & set(use.axes)
     ]
     if not split:
         return None
-    operand, place = max(split, key=lambda row: (_is_part(use, row[0], mesh), row[0].type.bytes))
+    operand, place = max(split, key=lambda row: (_is_part(use, row[0]), row[0].type.bytes))
     summed = use.name not in EXCHANGES
     effect = "its partial results are combined" if summed else "a device needs what others hold"
     return Why(
@@ -225,14 +222,15 @@ def _across(
     )
 
 
-def _is_part(use: CollectiveUse, sharded: Sharded, mesh: Mapping[str, int]) -> bool:
+def _is_part(use: CollectiveUse, sharded: Sharded) -> bool:
     """Return whether what is sent has the size of one device's part, in any order."""
     if use.dtype != sharded.type.dtype or sharded.spec is None:
         return False
     # If a sum is scattered afterwards, the whole is reduced.
     reduced_axes = () if use.name in EXCHANGES else use.axes
     parts = [
-        math.prod(mesh[name] for name in row if name not in reduced_axes) for row in sharded.spec
+        math.prod(sharded.mesh[name] for name in row if name not in reduced_axes)
+        for row in sharded.spec
     ]
     local = (-(-size // count) for size, count in zip(sharded.type.shape, parts, strict=True))
     return math.prod(local) == math.prod(use.shape)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, Self
 
 import numpy as np
 
 from ..._base.errors import ArgumentError, ShardwiseError, a_type, explain_error
+from ..._base.numbers import short_dtype
 from ..._base.plain import Plain
 from ..._program import Where
 
@@ -127,7 +128,7 @@ class Step:
     @property
     def array(self) -> str:
         """Its dtype and shape in short: `f32[2,3]`."""
-        return f"{short(self.dtype)}[{','.join(map(str, self.shape))}]"
+        return f"{short_dtype(self.dtype)}[{','.join(map(str, self.shape))}]"
 
     def groups(self) -> list[Device]:
         """Return the distinct parts, each with its devices, in order of the devices."""
@@ -319,21 +320,6 @@ def _lines_text(lines: list[int]) -> str:
     return f"Values are computed on line{'s' * (len(lines) > 1)} {numbers}."
 
 
-SHORT = {
-    "float": "f",
-    "bfloat": "bf",
-    "int": "i",
-    "uint": "u",
-    "complex": "c",
-}
-
-
-def short(dtype: str) -> str:
-    """Return a dtype in short: `f32`."""
-    head = dtype.rstrip("0123456789")
-    return SHORT.get(head, head) + dtype[len(head) :]
-
-
 def plain(value: Any) -> Any:
     """Return numbers for JSON; NaN and infinities as strings."""
     if isinstance(value, np.ndarray | np.generic):
@@ -349,8 +335,3 @@ def plain(value: Any) -> Any:
 
 def _inexact(array: np.ndarray) -> bool:
     return array.dtype.kind in "fc"
-
-
-def coordinates(sizes: Sequence[int]) -> list[tuple[int, ...]]:
-    """Return all coordinates along axes of these sizes, in order."""
-    return list(itertools.product(*(range(size) for size in sizes)))

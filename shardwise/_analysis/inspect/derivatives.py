@@ -51,13 +51,8 @@ class _Within:
         self.enclosing_by_op: dict[int, dict[DerivativeCall, None]] = {}
         self.inherited: dict[int, dict[DerivativeCall, None]] = {}
         self._walk(body, {})
-        self.derivatives = list(
-            dict.fromkeys(
-                derivative
-                for enclosing in self.enclosing_by_op.values()
-                for derivative in enclosing
-            )
-        )
+        enclosing = itertools.chain.from_iterable(self.enclosing_by_op.values())
+        self.derivatives = list(dict.fromkeys(enclosing))
         self.ops = {
             derivative: {
                 op for op, enclosing in self.enclosing_by_op.items() if derivative in enclosing

@@ -7,8 +7,8 @@ import json
 from pathlib import Path
 
 from ..._base.calls import public_methods
-from ..._base.durable import write_file
-from ..._base.errors import ShardwiseError, path_of
+from ..._base.durable import write_as
+from ..._base.errors import path_of
 from .data import InspectionData
 from .page import html, notebook
 from .text import text
@@ -41,24 +41,13 @@ class Inspection(InspectionData):
     def save(self, path: str | Path) -> Path:
         """Write it to `page.html`, `data.json` or `text.txt`; return the path."""
         path = path_of(path, "inspection.save")
-        match path.suffix:
-            case ".html":
-                content = self.html()
-            case ".json":
-                content = json.dumps(self.to_dict(), indent=2)
-            case ".txt":
-                content = self.text(every=True) + "\n"
-            case _:
-                raise ShardwiseError(
-                    f"{path.suffix!r} is not a format of an inspection"
-                    if path.suffix
-                    else "the name has no suffix",
-                    where=str(path),
-                    rule="The suffix says what is written.",
-                    remedy="inspection.html, inspection.json or inspection.txt.",
-                )
-        write_file(path, content)
-        return path
+        formats = {
+            ".html": self.html,
+            ".json": lambda: json.dumps(self.to_dict(), indent=2),
+            ".txt": lambda: self.text(every=True) + "\n",
+        }
+        names = "inspection.html, inspection.json or inspection.txt."
+        return write_as(path, formats, "an inspection", names)
 
     def _repr_html_(self) -> str:
         return notebook(self)

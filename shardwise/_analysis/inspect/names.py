@@ -82,8 +82,6 @@ def _expressions(statement: ast.AST | None) -> list[ast.stmt | ast.expr]:
     """Return the expressions whose values a statement gives; none where that is not plain to
     see."""
     match statement:
-        case ast.AugAssign():
-            return [statement]
         case ast.Assign() | ast.AnnAssign() | ast.Return() | ast.Expr() | ast.Starred():
             return _expressions(statement.value)
         case ast.Lambda():
@@ -92,9 +90,9 @@ def _expressions(statement: ast.AST | None) -> list[ast.stmt | ast.expr]:
             return [node for element in statement.elts for node in _expressions(element)]
         case ast.Dict():
             return [node for element in statement.values for node in _expressions(element)]
-        case ast.Call() | ast.BinOp() | ast.UnaryOp() | ast.Compare() | ast.Subscript():
+        case ast.AugAssign() | ast.Call() | ast.BinOp() | ast.UnaryOp() | ast.Compare():
             return [statement]
-        case ast.Attribute():
+        case ast.Attribute() | ast.Subscript():
             return [statement]
     return []
 

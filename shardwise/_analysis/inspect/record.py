@@ -8,7 +8,7 @@ branch for the devices that take it.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -37,7 +37,7 @@ from ..._program import (
     anywhere,
     walk,
 )
-from .data import WHOLE, Part, Step, coordinates
+from .data import WHOLE, Part, Step
 from .derivatives import with_results
 from .leaves import key_of, leaf_names
 from .names import names
@@ -49,9 +49,6 @@ ALL = Pace(1 << 30)
 FIRST, MOST = 4, 512
 """The number of iterations to keep at the start of a loop, in addition to the last one; and the
 maximum length of a loop that is run to its end."""
-
-MANY = 1 << 12
-"""Arrays with more elements than this are summarized on the device, by their range and mean."""
 
 
 class StepRecorder:
@@ -205,7 +202,7 @@ class StepRecorder:
         uses = Uses(body)
         values = with_results(self._seen, body, uses)
         labels = names([item for item in values if item.call is None], uses)
-        arrays = jax.device_get([_small(item.value) for item in values])
+        arrays = jax.device_get([_plain_array(item.value.array) for item in values])
         remaining = iter(labels)
         return [
             self._step(number, item, value, next(remaining) if item.call is None else "", uses)
@@ -318,69 +315,37 @@ def _row(value: StackedValue, iteration: int) -> StackedValue:
     return StackedValue(array, {axis: d - (d > dim) for axis, d in value.dims.items()})
 
 
-def _small(value: StackedValue) -> tuple[Any, ...]:
-    """Return what is transferred: the array, with mesh axes in front, or its range if it is
-    large."""
-    array = value.array
-    if jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
-        array = jax.random.key_data(array)
-    axes = sorted(value.dims, key=lambda axis: value.dims[axis])
-    array = jnp.moveaxis(array, [value.dims[axis] for axis in axes], range(len(axes)))
-    lead = array.shape[: len(axes)]
-    local = int(np.prod(array.shape[len(axes) :], dtype=int))
-    if local <= MANY or array.dtype == bool or jnp.issubdtype(array.dtype, jnp.complexfloating):
-        return (array,)
-    flat = array.reshape((*lead, local))
-    as_float = flat.astype(jnp.float32)
-    return flat[..., :WHOLE], flat.min(-1), flat.max(-1), as_float.mean(-1), _mark(flat)
-
-
-def _mark(flat: jax.Array) -> jax.Array:
-    """Return a hash of the elements along the last dimension and their positions."""
-    if flat.dtype.itemsize < 4:
-        flat = flat.astype(jnp.float32)
-    if jnp.issubdtype(flat.dtype, jnp.floating):  # all zeros are equal, and so are NaNs
-        flat = jnp.where(flat == 0, 0, jnp.where(jnp.isnan(flat), jnp.nan, flat))
-    bits = jax.lax.bitcast_convert_type(flat, jnp.uint32).reshape((*flat.shape[:-1], -1))
-    place = jnp.arange(bits.shape[-1], dtype=jnp.uint32) * jnp.uint32(0x9E3779B1)
-    hashes = (bits ^ place) * jnp.uint32(0x85EBCA6B)
-    hashes = (hashes ^ (hashes >> 13)) * jnp.uint32(0xC2B2AE35)
-    return hashes.sum(-1, dtype=jnp.uint32)
+def _plain_array(array: jax.Array) -> jax.Array:
+    """Return an array that NumPy can hold: the numbers of random keys."""
+    is_key = jnp.issubdtype(array.dtype, jax.dtypes.prng_key)
+    return jax.random.key_data(array) if is_key else array
 
 
 def _parts(
-    stacks: tuple[Any, ...], dims: Any, over: Sequence[Axis], var: Var
+    array: np.ndarray, dims: Mapping[Axis, int], over: Sequence[Axis], var: Var
 ) -> dict[tuple[int, ...], Part]:
     """Return a part for each coordinate along `over`."""
-    axes = sorted(dims, key=lambda axis: dims[axis])
-    order = [axes.index(axis) for axis in over]
-    arrays = [_moved(np.asarray(array), order) for array in stacks]
+    stacked = np.moveaxis(_widened(array), [dims[axis] for axis in over], range(len(over)))
     return {
-        at: _part([np.asarray(array[at]) for array in arrays], var)
-        for at in coordinates([axis.size for axis in over])
+        at: _part(np.asarray(stacked[at]), var) for at in np.ndindex(stacked.shape[: len(over)])
     }
 
 
-def _moved(array: np.ndarray, order: list[int]) -> np.ndarray:
-    return array.transpose([*order, *range(len(order), array.ndim)])
-
-
-def _part(arrays: list[np.ndarray], var: Var) -> Part:
-    numbers = _widened(arrays[0])
+def _part(numbers: np.ndarray, var: Var) -> Part:
     kind = tuple(var.shape), var.kind
-    if len(arrays) > 1:
-        return Part(*kind, numbers[:6], *(_widened(statistic).item() for statistic in arrays[1:]))
     if numbers.size <= WHOLE or numbers.dtype.kind not in "iuf":
         return Part(*kind, numbers)
     normalized = numbers
     if numbers.dtype.kind == "f":  # all zeros are equal, and so are NaNs
         normalized = np.where(numbers == 0, 0, np.where(np.isnan(numbers), np.nan, numbers))
+    with np.errstate(invalid="ignore"):  # the mean of infinities is NaN
+        mean = float(numbers.mean(dtype=np.float64))
     return Part(
         *kind,
-        numbers.reshape(-1)[:6],
+        numbers.reshape(-1)[:6].copy(),  # the rest is not kept
         numbers.min().item(),
         numbers.max().item(),
-        float(numbers.astype(np.float64).mean()),
+        mean,
         hash(normalized.tobytes()),
     )
 

@@ -2,6 +2,7 @@
 
 from .files import Identity as Identity
 from .files import unused as unused
+from .files import write_as as write_as
 from .files import write_file as write_file
 from .files import write_whole as write_whole
 from .lock import Lock as Lock

@@ -6,10 +6,11 @@ import glob
 import os
 import secrets
 import time
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from ..errors import writing
+from ..errors import ShardwiseError, writing
 
 STALE = 600
 """Seconds without a change after which a temporary file is deleted."""
@@ -32,6 +33,30 @@ def write_file(path: Path, content: str | bytes) -> None:
             write_whole(target, data)
         else:
             path.write_bytes(data)
+
+
+def write_as(path: Path, formats: Mapping[str, Callable[[], str]], of: str, names: str) -> Path:
+    """Write the format that the suffix of a file requests, and return the path.
+
+    Args:
+        path: The file.
+        formats: What makes the content, by suffix.
+        of: What is written: `a report`.
+        names: The names that there could be, for the error.
+
+    Raises:
+        ShardwiseError: The suffix is not among them, or the file cannot be written.
+    """
+    suffix = path.suffix
+    if suffix not in formats:
+        raise ShardwiseError(
+            f"{suffix!r} is not a format of {of}" if suffix else "the name has no suffix",
+            where=str(path),
+            rule="The suffix says what is written.",
+            remedy=names,
+        )
+    write_file(path, formats[suffix]())
+    return path
 
 
 def _is_replaceable(path: Path, target: Path) -> bool:

@@ -47,24 +47,19 @@ def _amount(traffic: Traffic) -> str:
 def _axis(drawing: Drawing, report: ReportData, traffic: Traffic, y: float) -> None:
     name = units.axes(traffic.axes)
     bytes_, share = units.size(traffic.bytes), units.share(traffic.share)
-    if traffic.seconds is None:
-        drawing.text(0, y + 16, name, room=WIDTH - 150, font_weight=600)
-        drawing.text(WIDTH - 64, y + 16, bytes_, anchor="end", value=traffic.bytes)
-        drawing.text(WIDTH, y + 16, share, "soft", anchor="end", value=traffic.share)
-    else:
-        drawing.text(0, y + 16, name, room=WIDTH - 258, font_weight=600)
-        drawing.text(
-            WIDTH - 178,
-            y + 16,
-            units.duration(traffic.seconds),
-            anchor="end",
-            value=traffic.seconds,
-        )
-        drawing.text(
-            WIDTH - 130, y + 16, units.share(traffic.part), anchor="end", value=traffic.part
-        )
-        drawing.text(WIDTH - 50, y + 16, bytes_, "soft", anchor="end", value=traffic.bytes)
-        drawing.text(WIDTH, y + 16, share, "soft", anchor="end", value=traffic.share)
+    columns = [(WIDTH - 64, bytes_, "ink", traffic.bytes), (WIDTH, share, "soft", traffic.share)]
+    room = WIDTH - 150
+    if traffic.seconds is not None:
+        columns = [
+            (WIDTH - 178, units.duration(traffic.seconds), "ink", traffic.seconds),
+            (WIDTH - 130, units.share(traffic.part), "ink", traffic.part),
+            (WIDTH - 50, bytes_, "soft", traffic.bytes),
+            (WIDTH, share, "soft", traffic.share),
+        ]
+        room = WIDTH - 258
+    drawing.text(0, y + 16, name, room=room, font_weight=600)
+    for x, words, color, value in columns:
+        drawing.text(x, y + 16, words, color, anchor="end", value=value)
     drawing.rect(0, y + 23, WIDTH, 10, "fill")
     length = max(2.0, WIDTH * traffic.part) if traffic.bytes else 0.0
     drawing.bar(

@@ -1,17 +1,14 @@
 """Build SVG drawings, and define the colours that figures and page share.
 
-A shape names its colour by a class. On a page the class gets it from the style sheet, so that a
-figure follows the theme; in a standalone file every colour is written out, since some SVG viewers
-ignore style sheets.
+A shape names its colour by a class, which gets it from the style sheet of the page, so that a
+figure follows the theme.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from xml.etree import ElementTree
 
-from ...._base.pages import COLORS as COLORS
 from ..data import MeshAxis
 from ..facts import ReportData
 
@@ -21,12 +18,7 @@ AXES = 6
 RAMP = ((32, 48, 84), (63, 99, 138), (110, 148, 167), (171, 192, 165), (230, 215, 150))
 """The colours of the parts of an array, from first to last, with increasing brightness."""
 
-MARGIN = 12
-"""The margin around a standalone figure."""
-
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'DejaVu Sans', Arial, sans-serif"
-
-_NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def axis_color(axes: Sequence[MeshAxis], name: str) -> str:
@@ -38,12 +30,6 @@ def axis_color(axes: Sequence[MeshAxis], name: str) -> str:
 def axis_colors(report: ReportData, names: Sequence[str]) -> list[str]:
     """Return the colours of a collective: one for each of its axes."""
     return [axis_color(report.mesh, name) for name in names] or ["soft"]
-
-
-def axes_used(report: ReportData) -> list[tuple[str, str]]:
-    """Return the colours and names of the mesh axes that collectives use."""
-    names = dict.fromkeys(name for use in report.collectives for name in use.axes)
-    return [(axis_color(report.mesh, name), name) for name in names]
 
 
 def part_color(part: int, parts: int) -> tuple[str, str]:
@@ -58,19 +44,9 @@ def part_color(part: int, parts: int) -> tuple[str, str]:
     return f"#{red:02x}{green:02x}{blue:02x}", "#000000" if bright > 0.18 else "#ffffff"
 
 
-def clean(words: str) -> str:
-    """Replace characters that are not allowed in XML."""
-    return _NOT_XML.sub("\ufffd", words)
-
-
-def letters(room: float, size: float = 12) -> int:
-    """Return how many letters fit into a width."""
-    return int(room / (0.56 * size))
-
-
-def fit(words: str, room: float, size: float = 12) -> str:
-    """Truncate text to a width."""
-    limit = letters(room, size)
+def fit(words: str, room: float, size: float) -> str:
+    """Truncate text of a size to a width."""
+    limit = int(room / (0.56 * size))
     return words if len(words) <= limit else words[: max(1, limit - 1)] + "…"
 
 
@@ -78,60 +54,49 @@ class Drawing:
     """An SVG of a fixed size in units, which are pixels unless it is scaled."""
 
     def __init__(self, width: float, height: float, title: str, description: str = ""):
-        self.width, self.height = width, height
-        self.title, self.description = clean(title), clean(description)
-        self.subtitle = ""
-        """The subject of the figure, shown in a standalone file."""
-        self.legend: Sequence[tuple[str, str]] = ()
-        """Colours and their meaning, shown in a standalone file."""
-        self.root = ElementTree.Element("g")
+        attributes = {
+            "xmlns": "http://www.w3.org/2000/svg",
+            "viewBox": f"0 0 {_plain(width)} {_plain(height)}",
+            "font-family": FONT,
+            "class": "sw-figure",
+            "role": "img",
+            "aria-label": f"{title}. {description}" if description else title,
+        }
+        self.root = ElementTree.Element("svg", attributes)
 
-    def _add(self, tag: str, color: str, attributes: dict[str, object], hint: str) -> None:
+    def _add(
+        self, tag: str, color: str, attributes: dict[str, object], hint: str = ""
+    ) -> ElementTree.Element:
         attrs = {key.replace("_", "-"): _plain(value) for key, value in attributes.items()}
         if color.startswith("#"):
             attrs = {
                 key: color if value == "currentColor" else value for key, value in attrs.items()
             }
-        elif color:
+        else:
             attrs["class"] = f"sw-{color}"
         element = ElementTree.SubElement(self.root, tag, attrs)
         if hint:
-            ElementTree.SubElement(element, "title").text = clean(hint)
+            ElementTree.SubElement(element, "title").text = hint
+        return element
 
     def rect(
-        self,
-        x: float,
-        y: float,
-        width: float,
-        height: float,
-        color: str,
-        *,
-        hint: str = "",
-        **more: object,
+        self, x: float, y: float, width: float, height: float, color: str, hint: str = ""
     ) -> None:
         """Draw a filled rectangle; `hint` is its tooltip."""
         box = {"x": x, "y": y, "width": max(width, 0), "height": max(height, 0)}
-        self._add("rect", color, {**box, "fill": "currentColor", **more}, hint)
+        self._add("rect", color, {**box, "fill": "currentColor"}, hint)
 
     def bar(
-        self,
-        x: float,
-        y: float,
-        width: float,
-        height: float,
-        colors: Sequence[str],
-        hint: str = "",
-        **more: object,
+        self, x: float, y: float, width: float, height: float, colors: Sequence[str], hint: str
     ) -> None:
         """Draw a bar with one stripe for each colour, stacked vertically."""
         stripe = height / len(colors)
         for number, color in enumerate(colors):
-            self.rect(x, y + number * stripe, width, stripe, color, hint=hint, **more)
+            self.rect(x, y + number * stripe, width, stripe, color, hint)
 
-    def path(self, data: str, color: str, *, hint: str = "", **more: object) -> None:
+    def path(self, data: str, color: str, **more: object) -> None:
         """Draw a line, or with `fill` an area."""
-        attrs = {"d": data, "fill": "none", "stroke": "currentColor", **more}
-        self._add("path", color, attrs, hint)
+        self._add("path", color, {"d": data, "fill": "none", "stroke": "currentColor", **more})
 
     def circle(self, x: float, y: float, radius: float, color: str, hint: str = "") -> None:
         """Draw a dot."""
@@ -154,7 +119,6 @@ class Drawing:
 
         `value` is the unrounded number that it shows, written as `data-value`.
         """
-        words = clean(words)
         scaled = size * (1.12 if "font_weight" in more else 1)
         fitted = words if room is None else fit(words, room, scaled)
         attrs = {"x": x, "y": y, "font_size": size, "fill": "currentColor", **more}
@@ -162,71 +126,15 @@ class Drawing:
             attrs["text_anchor"] = anchor
         if value is not None:
             attrs["data_value"] = repr(value)
-        self._add("text", color, attrs, words if fitted != words else "")
-        element = self.root[-1]
-        hints = list(element)
-        if hints:
-            hints[0].tail = fitted
+        element = self._add("text", color, attrs, words if fitted != words else "")
+        if len(element):
+            element[0].tail = fitted
         else:
             element.text = fitted
 
-    def place(self, other: Drawing, x: float, y: float) -> None:
-        """Insert another drawing as a part of this one."""
-        part = ElementTree.SubElement(self.root, "g", {"transform": f"translate({x:g} {y:g})"})
-        part.extend(list(other.root))
-
     def inline(self) -> str:
         """Return SVG for an HTML page, coloured by its style sheet and scaled to fit."""
-        words = f"{self.title}. {self.description}" if self.description else self.title
-        return self._svg({"class": "sw-figure", "role": "img", "aria-label": words}, self.root)
-
-    def standalone(self) -> str:
-        """Return a standalone SVG file on white, with a title above and a legend below."""
-        framed = self._framed()
-        sheet = ElementTree.Element("g")
-        ElementTree.SubElement(sheet, "title").text = self.title
-        ElementTree.SubElement(sheet, "desc").text = self.description
-        width, height = framed.width + 2 * MARGIN, framed.height + 2 * MARGIN
-        size = {"width": _plain(width), "height": _plain(height)}
-        corner = {"x": str(-MARGIN), "y": str(-MARGIN)}
-        ElementTree.SubElement(sheet, "rect", {**corner, **size, "fill": COLORS["paper"][0]})
-        sheet.extend(list(ElementTree.fromstring(ElementTree.tostring(framed.root))))
-        for element in sheet.iter():
-            name = element.attrib.pop("class", "").removeprefix("sw-")
-            for key in ("fill", "stroke"):
-                if element.get(key) == "currentColor":
-                    element.set(key, COLORS[name][0])
-        svg = framed._svg({**size, "role": "img"}, sheet, MARGIN)
-        return f'<?xml version="1.0" encoding="UTF-8"?>\n{svg}\n'
-
-    def _framed(self) -> Drawing:
-        """Return the drawing with its title, subtitle and legend."""
-        top = 42 if self.subtitle else 24
-        below = 26 if self.legend else 0
-        framed = Drawing(self.width, self.height + top + below, self.title, self.description)
-        framed.text(0, 13, self.title, size=14, room=self.width, font_weight=700)
-        if self.subtitle:
-            framed.text(0, 30, self.subtitle, "soft", size=11, room=self.width)
-        framed.place(self, 0, top)
-        x, y = 0.0, self.height + top + 18
-        for color, words in self.legend:
-            framed.rect(x, y - 9, 10, 10, color)
-            framed.text(x + 15, y, words, "soft", size=11)
-            x += 6.4 * len(words) + 36
-        return framed
-
-    def _svg(
-        self, attributes: dict[str, str], parts: ElementTree.Element, margin: float = 0
-    ) -> str:
-        corners = (-margin, -margin, self.width + 2 * margin, self.height + 2 * margin)
-        box = {
-            "xmlns": "http://www.w3.org/2000/svg",
-            "viewBox": " ".join(map(_plain, corners)),
-            "font-family": FONT,
-        }
-        root = ElementTree.Element("svg", {**box, **attributes})
-        root.extend(list(parts))
-        return ElementTree.tostring(root, encoding="unicode")
+        return ElementTree.tostring(self.root, encoding="unicode")
 
 
 def _plain(value: object) -> str:

@@ -8,6 +8,7 @@ fourth only the first coordinate is drawn. Axes of size 1 take no room.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterator, Sequence
 
 from ..data import MeshAxis
@@ -105,7 +106,10 @@ def empty_grid(report: ReportData, title: str, description: str) -> tuple[Drawin
         _, top, _, height = grid.box(row, 0)
         words = _tick(grid.rows[row], names[0])
         drawing.text(TICKS - 6, top + height / 2 + 3, words, "soft", size=9, anchor="end")
-    for row, column in _left_out(grid):
+    drawn = {(row, column) for row, column, _ in grid.cells()}
+    for row, column in itertools.product(range(len(grid.rows)), range(len(grid.columns))):
+        if (row, column) in drawn:
+            continue
         left, top, width, height = grid.box(row, column)
         drawing.text(left + width / 2, top + height / 2 + 3, "·", "soft", size=11, anchor="middle")
     if names[2]:
@@ -138,7 +142,7 @@ def _places(axes: list[MeshAxis], most: int) -> list[tuple[dict[str, int] | None
         return [({}, False)]
     inner = axes[-1]
     if len(axes) == 1:
-        return [(_coordinate(inner, i), False) for i in some(inner.size, most)]
+        return [(None if i is None else {inner.name: i}, False) for i in some(inner.size, most)]
     places = []
     for outer in some(axes[0].size, 3):
         block = some(inner.size, 4) if outer is not None else [None]
@@ -149,10 +153,6 @@ def _places(axes: list[MeshAxis], most: int) -> list[tuple[dict[str, int] | None
     return places
 
 
-def _coordinate(axis: MeshAxis, i: int | None) -> dict[str, int] | None:
-    return None if i is None else {axis.name: i}
-
-
 def _spaced(places: list[tuple[dict[str, int] | None, bool]], step: float) -> list[Place]:
     spaced, offset = [], 0.0
     for position, new_block in places:
@@ -160,13 +160,6 @@ def _spaced(places: list[tuple[dict[str, int] | None, bool]], step: float) -> li
         spaced.append(Place(position, offset))
         offset += step
     return spaced
-
-
-def _left_out(grid: Grid) -> Iterator[tuple[int, int]]:
-    for row, down in enumerate(grid.rows):
-        for column, across in enumerate(grid.columns):
-            if down.at is None or across.at is None:
-                yield row, column
 
 
 def _tick(place: Place, axes: list[MeshAxis]) -> str:

@@ -6,14 +6,13 @@ The colour of a device shows which part it holds; devices with the same part are
 from __future__ import annotations
 
 import dataclasses
-import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from .. import units
 from ..data import ArrayLayout
 from ..facts import ReportData
-from .draw import Drawing, letters, part_color
-from .grid import WIDTH, Part, coordinates, empty_grid, label
+from .draw import Drawing, part_color
+from .grid import Part, coordinates, empty_grid, label
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,13 +41,15 @@ class Layout:
 
     def part(self, at: dict[str, int], sizes: dict[str, int]) -> Part:
         """Return the part that a device holds: its index along each dimension that is split."""
-        index = []
-        for names in self.split:
-            number = 0
-            for name in names:
-                number = number * sizes[name] + at[name]
-            index.append(number)
-        return tuple(index)
+        return tuple(_number(names, at, sizes) for names in self.split)
+
+
+def _number(names: Iterable[str], at: Mapping[str, int], sizes: Mapping[str, int]) -> int:
+    """Return the index of a device along several axes, the last of which runs fastest."""
+    number = 0
+    for name in names:
+        number = number * sizes[name] + at[name]
+    return number
 
 
 def layouts(report: ReportData) -> list[Layout]:
@@ -64,21 +65,14 @@ def layouts(report: ReportData) -> list[Layout]:
 def devices(report: ReportData) -> Drawing:
     """Draw the devices with their numbers."""
     sizes = {axis.name: axis.size for axis in report.mesh}
-
-    def number(at: dict[str, int]) -> int:
-        index = 0
-        for name, size in sizes.items():
-            index = index * size + at[name]
-        return index
-
-    mesh = units.mesh([(axis.name, axis.size) for axis in report.mesh])
+    mesh = units.mesh(report.mesh)
     drawing, grid = empty_grid(
         report, "The devices of the mesh", f"{mesh}: {report.devices:,} devices"
     )
     for row, column, at in grid.cells():
         x, y, width, height = grid.box(row, column)
         drawing.rect(x, y, width, height, "fill", hint=coordinates(report, at))
-        label(drawing, x, y, width, height, str(number(at)), "soft")
+        label(drawing, x, y, width, height, str(_number(sizes, at, sizes)), "soft")
     return drawing
 
 
@@ -102,46 +96,3 @@ def shards(report: ReportData, layout: Layout) -> Drawing:
         )
         label(drawing, x, y, width, height, ",".join(map(str, part)) or "all", on_it)
     return drawing
-
-
-def figure(report: ReportData) -> Drawing:
-    """Draw the devices, and a grid for each layout with the names of its arrays."""
-    all_layouts = layouts(report)
-    panels = [
-        (devices(report), [("The devices", "ink")]),
-        *((shards(report, layout), _caption(layout, report)) for layout in all_layouts),
-    ]
-    across, gap = 2 if len(panels) == 4 else min(3, len(panels)), 28
-    rows = [panels[start : start + across] for start in range(0, len(panels), across)]
-    heights = [max(grid.height + 17 * len(words) + 26 for grid, words in row) for row in rows]
-    drawing = Drawing(
-        across * (WIDTH + gap) - gap,
-        sum(heights),
-        "Who holds what",
-        "; ".join(f"{layout.words(report)}: {', '.join(_named(layout))}" for layout in all_layouts),
-    )
-    drawing.legend = [("rest", "a square is a device; its number and colour, the part it holds")]
-    y = 0.0
-    for row, high in zip(rows, heights, strict=True):
-        for number, (panel, words) in enumerate(row):
-            x = number * (WIDTH + gap)
-            drawing.place(panel, x, y)
-            for line, (text, color) in enumerate(words):
-                below = y + panel.height + 20 + 17 * line
-                drawing.text(x, below, text, color, size=11, room=WIDTH)
-        y += high
-    return drawing
-
-
-def _caption(layout: Layout, report: ReportData) -> list[tuple[str, str]]:
-    """Return the lines below a grid with their colours: the layout and the array names."""
-    head, _, tail = layout.words(report).partition("; ")
-    lines = [(line, "ink") for line in textwrap.wrap(head, letters(WIDTH, 11))]
-    lines += [(line, "soft") for line in textwrap.wrap(tail, letters(WIDTH, 11))]
-    return lines + [(line, "soft") for line in _named(layout)]
-
-
-def _named(layout: Layout, most: int = 5) -> list[str]:
-    arrays = [*layout.arguments, *layout.results]
-    lines = [f"{item.path} {units.array(item.local_shape, item.dtype)}" for item in arrays[:most]]
-    return lines + ([f"and {len(arrays) - most} more"] if len(arrays) > most else [])
