@@ -23,19 +23,6 @@ from ...._base.errors import ShardingError, UnsupportedError
 from ...hosts import others
 from .layout import BatchLayout, fill_up
 
-FEEDS = (None, "own", "whole")
-
-
-def check_feed(feed: Any) -> None:
-    """Raise unless this is a valid `feed`."""
-    if not (feed is None or isinstance(feed, str)) or feed not in FEEDS:
-        raise ShardingError(
-            f"feed is {feed!r}",
-            where="argument 'feed'",
-            rule="Each process passes its 'own' rows, or all pass the same 'whole' batch.",
-            remedy="feed='own'",
-        )
-
 
 class Feed:
     """Builds one global batch from the batches of the processes.

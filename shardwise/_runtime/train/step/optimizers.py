@@ -2,19 +2,50 @@
 
 from __future__ import annotations
 
-import contextlib
 import inspect
 import re
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from ...._base.errors import UnsupportedError, text_of
 from .gradient import Reduced
 from .state import kinds_of
 
+T = TypeVar("T")
 
-def extra_arguments(optimizer: Any, reduced: Reduced) -> dict[str, Any]:
+
+def apply_optimizer(
+    optimizer: Any, opt_state: Any, reduced: Reduced, update: Callable[..., T]
+) -> T:
+    """Update the params, and explain an error of an optimizer that needs more than a step can pass.
+
+    Optimizers that would not fail by themselves, such as those that need a gradient per example,
+    raise an error before the update.
+
+    Args:
+        optimizer: The optax transformation.
+        opt_state: Its state.
+        reduced: The gradient and the loss.
+        update: Calls the update, with the extra arguments that it takes.
+    """
+    kinds = kinds_of(opt_state)
+    for requirement in _UNSUPPORTED:
+        if requirement.kind in kinds:
+            raise requirement.error()
+    try:
+        return update(**_extra_arguments(optimizer, reduced))
+    except (AttributeError, TypeError, ValueError) as error:
+        text = text_of(error)
+        for requirement in _REQUIREMENTS:
+            if (not requirement.kind or requirement.kind in kinds) and re.search(
+                requirement.text, text
+            ):
+                raise requirement.error() from None
+        raise
+
+
+def _extra_arguments(optimizer: Any, reduced: Reduced) -> dict[str, Any]:
     """Return the extra arguments of an optimizer's update that a step can pass."""
     import optax
 
@@ -26,29 +57,6 @@ def extra_arguments(optimizer: Any, reduced: Reduced) -> dict[str, Any]:
         return available
     names = {parameter.name for parameter in parameters}
     return {name: value for name, value in available.items() if name in names}
-
-
-@contextlib.contextmanager
-def updating(opt_state: Any) -> Iterator[None]:
-    """Explain an error of an optimizer's update that needs more than a step can pass.
-
-    Optimizers that would not fail by themselves, such as those that need a gradient per example,
-    raise an error before the update.
-    """
-    kinds = kinds_of(opt_state)
-    for requirement in _UNSUPPORTED:
-        if requirement.kind in kinds:
-            raise requirement.error()
-    try:
-        yield
-    except (AttributeError, TypeError, ValueError) as error:
-        text = text_of(error)
-        for requirement in _REQUIREMENTS:
-            if (not requirement.kind or requirement.kind in kinds) and re.search(
-                requirement.text, text
-            ):
-                raise requirement.error() from None
-        raise
 
 
 @dataclass(frozen=True)
