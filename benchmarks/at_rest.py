@@ -31,7 +31,7 @@ WIDTH, ROWS, STEPS, EVERY, ROUNDS = 1536, 256, 20, 10, 3
 EXAMPLES = 400_000
 WHERE = (
     "shardwise._runtime.train.fit.checkpoint.checksum",
-    "shardwise._runtime.evaluate.journal.rows.checksum",
+    "shardwise._runtime.evaluate.journal.journal.checksum",
 )
 
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 import numbers
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal, SupportsFloat, TypeAlias
 
 import jax
@@ -101,7 +102,11 @@ def sharded_eval_loss(
     if mesh is not None:
         rule = f"form={form!r} runs on this device alone."
         raise ShardingError(_refusal("mesh", "found a mesh", rule, "use form='shard_map'."))
-    losses = (_looped if form == "loop" else _vmapped)(shard_loss, params, shards)
+    if form == "vmap":
+        losses = jax.vmap(partial(shard_loss, params))(*shards)
+    else:
+        one = jax.jit(shard_loss)
+        losses = jnp.stack([one(params, *shard) for shard in zip(*shards, strict=True)])
     return jnp.mean(losses).reshape(1)
 
 
@@ -267,14 +272,6 @@ def _over_shards(fn: Callable[..., Any], params: Any, shards: Any, mesh: Any, *,
         return jax.tree.map(lambda v: jax.lax.pmean(v.mean(0), axes), each) if mean else each
 
     return _spread(body, mesh, (P(), P(axes)), P() if mean else P(axes))(params, shards)
-
-
-def _looped(fn: Callable[..., Any], params: Any, shards: Any) -> jax.Array:
-    return jnp.stack([jax.jit(fn)(params, *shard) for shard in zip(*shards, strict=True)])
-
-
-def _vmapped(fn: Callable[..., Any], params: Any, shards: Any) -> jax.Array:
-    return jax.vmap(lambda *shard: fn(params, *shard))(*shards)
 
 
 def _spread(body: Callable[..., Any], mesh: AnyMesh, in_specs: Any, out_specs: Any) -> Any:

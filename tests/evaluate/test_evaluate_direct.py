@@ -8,7 +8,7 @@ import pytest
 from jax.sharding import Mesh
 
 import shardwise as sw
-from shardwise._runtime.evaluate.data import direct
+from shardwise._runtime.evaluate.data import stream
 
 
 def loss(scale, batch):
@@ -42,7 +42,7 @@ def test_the_bits_are_those_of_the_threads(mesh, batch, monkeypatch, started):
     options = {"batch": batch, "mesh": mesh, "progress": False}
     found = sw.evaluate(loss, 1.5, data, **options)
     assert not {"shardwise-reader", "shardwise-transfer"} & {*started}
-    monkeypatch.setattr(direct, "SMALL", 0)
+    monkeypatch.setattr(stream, "SMALL", 0)
     want = sw.evaluate(loss, 1.5, data, **options)
     assert "shardwise-reader" in started
     assert found["mean"] == want["mean"]

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sqlite3
 import subprocess
 import sys
-from collections import namedtuple
 from pathlib import Path
 
 import jax
@@ -290,11 +288,6 @@ class TestDisks:
     def test_one_process_at_a_time(self, path):
         with Journal(path):
             self.untouched(path, rf"process {os.getpid()} \(.*python.*\) is writing it")
-
-    def test_a_disk_without_room(self, path, monkeypatch):
-        usage = namedtuple("usage", "total used free")
-        monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(1 << 30, 1 << 30, 1 << 20))
-        self.untouched(path, "the disk has 1 MiB free, the run needs up to 8 MiB")
 
     def test_a_disk_that_fills_up_on_the_way(self, path, eager, monkeypatch):
         """What was written stays whole, and the next run goes on from there."""

@@ -58,16 +58,15 @@ class TestChoosing:
 
 def failing_above(limit, monkeypatch, after=0):
     """Make the device run out of memory for batches above the limit, from some round on."""
-    original, calls = rounds._start, []
+    original, calls = rounds.Rounds._start, []
 
-    def start(step, arrays, staged, *rest):
+    def start(self, staged):
         calls.append(len(staged))
-        batch = rest[-1]
-        if batch > limit and len(calls) > after:
+        if self._batch > limit and len(calls) > after:
             raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 9 GiB.")
-        return original(step, arrays, staged, *rest)
+        return original(self, staged)
 
-    monkeypatch.setattr(rounds, "_start", start)
+    monkeypatch.setattr(rounds.Rounds, "_start", start)
 
 
 class TestHalving:

@@ -9,7 +9,6 @@ libraries are sent one by one and merged in order, as on one process.
 from __future__ import annotations
 
 import itertools
-import struct
 from typing import Any
 
 from ..._base.errors import ShardwiseError
@@ -18,10 +17,7 @@ from .fingerprint import differences
 from .lanes import Lanes
 from .reduce.plan import MetricsPlan
 from .reduce.totals import Total
-from .spans import Span, cut, join
-
-_HEAD = struct.Struct(">QQQQ")  # start, rows, batch, bytes
-Step = tuple[Span, int, bytes]
+from .spans import Span, computed_twice, cut, join
 
 
 class Share:
@@ -114,7 +110,7 @@ class Share:
 
     def merge(
         self, plan: MetricsPlan, totals: dict[str, Total], count: int, resumed: int,
-        notes: list[str], steps: list[Step], plans: Any,
+        notes: list[str],
     ) -> tuple[dict[str, Total], int, int, list[str]]:  # fmt: skip
         """Return the totals of all processes, on all of them.
 
@@ -124,8 +120,6 @@ class Share:
             count: The number of its examples.
             resumed: The number of its examples from a journal.
             notes: Its notes.
-            steps: Its steps, if there are metric objects.
-            plans: Returns the plan for a batch.
         """
         local = {
             "totals": {name: total.export() for name, total in totals.items()},
@@ -134,17 +128,10 @@ class Share:
             "notes": notes,
         }
         reports = others.gather_json(local, "totals")
-        sent = others.gather(_packed(steps), "steps") if plan.objects else [b""] * len(reports)
         merged, offset = plan.totals(), 0
-        for report, packed in zip(reports, sent, strict=True):
-            shift = 0 if self._indexed else offset
+        for report in reports:
             for name, total in merged.items():
-                if report["totals"][name] is not None:
-                    total.absorb(report["totals"][name], shift)
-            for span, batch, payload in _unpacked(packed):
-                records = plans(batch).layout.unpack(payload)
-                for name in plan.objects:
-                    merged[name].add(records[name], Span(span.start + shift, span.rows))
+                total.absorb(report["totals"][name], 0 if self._indexed else offset)
             offset += report["count"]
         notes = list(dict.fromkeys(note for report in reports for note in report["notes"]))
         return merged, offset, sum(report["resumed"] for report in reports), notes
@@ -159,28 +146,7 @@ def _refuse_overlap(parts: list[list[Span]]) -> None:
     spans = sorted(span for part in parts for span in part)
     for first, second in itertools.pairwise(spans):
         if first.stop > second.start:
-            raise ShardwiseError(
-                f"two of them have {second}.",
-                where="the journals of the processes",
-                rule="A step is computed once.",
-                remedy="use another path, or delete the journals to start over.",
-            )
-
-
-def _packed(steps: list[Step]) -> bytes:
-    return b"".join(
-        _HEAD.pack(span.start, span.rows, batch, len(payload)) + payload
-        for span, batch, payload in steps
-    )
-
-
-def _unpacked(data: bytes) -> Any:
-    offset = 0
-    while offset < len(data):
-        start, rows, batch, size = _HEAD.unpack_from(data, offset)
-        offset += _HEAD.size
-        yield Span(start, rows), batch, data[offset : offset + size]
-        offset += size
+            raise computed_twice(second, "the journals of the processes")
 
 
 def _differ(what: str) -> ShardwiseError:

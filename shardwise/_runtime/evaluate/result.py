@@ -11,12 +11,13 @@ import numpy as np
 
 from ..._base.calls import public_methods
 from ..._base.errors import ArgumentError, UnknownNameError, did_you_mean
+from ..._base.plain import Plain
 from .reduce.totals import NonFinite
 
 
 @public_methods("evaluation")
 @dataclass(frozen=True, eq=False)
-class Evaluation(Mapping[str, Any]):
+class Evaluation(Plain, Mapping[str, Any]):
     """The result of an evaluation: a mapping from metric name to value, with counts and times.
 
     With a single metric, `float(evaluation)` is its value.
@@ -77,22 +78,11 @@ class Evaluation(Mapping[str, Any]):
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as plain Python values, ready for JSON."""
-        return {
-            "metrics": {name: _plain(value) for name, value in self.metrics.items()},
-            "count": self.count,
-            "weight": dict(self.weight),
-            "nonfinite": {
-                name: {"count": entry.count, "first": entry.first}
-                for name, entry in self.nonfinite.items()
-            },
-            "seconds": self.seconds,
-            "examples_per_second": self.examples_per_second,
-            "batch": self.batch,
-            "devices": self.devices,
-            "processes": self.processes,
-            "resumed": self.resumed,
-            "notes": list(self.notes),
+        metrics = {
+            name: value.tolist() if isinstance(value, np.ndarray) else value
+            for name, value in self.metrics.items()
         }
+        return super().to_dict() | {"metrics": metrics}
 
     def __str__(self) -> str:
         width = max(map(len, self.metrics), default=0)
@@ -132,10 +122,6 @@ class Evaluation(Mapping[str, Any]):
             for name, entry in self.nonfinite.items()
         ]
         return [*lines, *self.notes]
-
-
-def _plain(value: Any) -> Any:
-    return value.tolist() if isinstance(value, np.ndarray) else value
 
 
 def _text(value: Any) -> str:

@@ -33,14 +33,14 @@ from .data.stream import Unread
 from .fingerprint import fingerprint
 from .journal.journals import Journals
 from .lanes import Lanes, find_lanes
-from .processes import Share, Step
+from .processes import Share
 from .reduce.plan import MetricsPlan
 from .reduce.totals import ObjectTotal, Total
 from .result import Evaluation
 from .spans import Span, cut, join
 from .step.memory import choose_batch, largest_useful, too_large
 from .step.program import Compiled, Function, bind, compile_step, plan
-from .step.rounds import compute as run_steps
+from .step.rounds import Rounds
 from .step.state import place
 
 
@@ -152,7 +152,6 @@ class _Run:
     ) -> None:
         self._function, self._source, self._lanes, self._journal = function, source, lanes, journal
         self._share, self._signals = share, signals
-        self._sent: list[Step] = []  # steps with metric objects, for the other processes
         self._plans: dict[int, MetricsPlan] = {}
         self._steps: dict[int, Compiled] = {}
         self._totals: dict[str, Total] = {}
@@ -166,7 +165,7 @@ class _Run:
         """Choose the batch and restore the steps in the journal; print a line if there are any."""
         journal, source, share = self._journal, self._source, self._share
         first = self._choose_batch(batch, {} if journal is None else journal.meta())
-        self._totals = self._plan(first).totals()
+        self._totals = self._plan(first).totals(share.shared)
         if journal or share.shared:
             facts = fingerprint(self._function, self._plan(first), source, first, self._lanes)
             facts = share.identify(facts)
@@ -174,12 +173,7 @@ class _Run:
                 journal.claim(facts, names_of(self._function.fn))
                 self._restore(journal)
         share.deal(self._done, source.length, self._batch)
-        if journal is None:
-            return
-        if source.length is not None:
-            steps = -(-(source.length - self._resumed) // self._batch)
-            journal.reserve(steps, self._plan(self._batch).layout.size)
-        if report and self._resumed:
+        if journal and report and self._resumed:
             message = f"{self._progress()} are in the journal {str(journal.path)!r}"
             print(f"evaluate: resumes: {message}", file=sys.stderr, flush=True)
 
@@ -260,10 +254,8 @@ class _Run:
         with self._signals.at_once():
             step = self._step(self._batch)
         arrays = self._function.state.arrays
-        steps = run_steps(
-            step, arrays, self._source, todo, self._batch, self._lanes, self._asked_to_end
-        )
-        with closing(steps):
+        rounds = Rounds(step, arrays, self._source, self._batch, self._lanes)
+        with closing(rounds.run(todo, self._asked_to_end)) as steps:
             for span, payload in steps:
                 self._share.check()
                 if self._journal and self._known is not None and span.stop > self._known:
@@ -277,10 +269,7 @@ class _Run:
         return self._signals.signum is not None
 
     def _add(self, span: Span, batch: int, payload: bytes) -> None:
-        plan = self._plan(batch)
-        records = plan.layout.unpack(payload)
-        if self._share.shared and plan.objects:
-            self._sent.append((span, batch, payload))
+        records = self._plan(batch).layout.unpack(payload)
         for name, total in self._totals.items():
             total.add(records[name], span)
         self._count += span.rows
@@ -314,9 +303,8 @@ class _Run:
             self._settle_length(self._journal)
         if self._share.shared:
             self._totals, self._count, self._resumed, self._notes = self._share.merge(
-                self._plan(self._batch), self._totals, self._count, self._resumed, self._notes,
-                self._sent, self._plan,
-            )  # fmt: skip
+                self._plan(self._batch), self._totals, self._count, self._resumed, self._notes
+            )
         if self._source.length is not None and self._journal:
             self._settle_length(self._journal)
         totals = self._totals

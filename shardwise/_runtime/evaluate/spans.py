@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from ..._base.errors import ShardwiseError
+
 _FOREVER = 1 << 62
 
 
@@ -47,3 +49,13 @@ def cut(done: list[Span], length: int | None, batch: int) -> Iterator[Span]:
             yield Span(start, rows)
             start += rows
         start = max(start, span.stop)
+
+
+def computed_twice(span: Span, where: str) -> ShardwiseError:
+    """Return the error about a step that two journals have."""
+    return ShardwiseError(
+        f"two of them have {span}.",
+        where=where,
+        rule="A step is computed once.",
+        remedy="use another path, or delete the journals to start over.",
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -13,22 +14,14 @@ from ..._base.calls import DEVICES, public, public_methods
 from ..._base.errors import ArgumentError, ShardingError, a_type
 from ..._mesh import MeshLike
 from .nnx_variables import Kind, Variables
-from .step.gradient import Objective, reduce_gradients
+from .step.gradient import reduce_gradients
 from .step.layout import BatchLayout
-from .step.optimizers import extra_arguments, updating
+from .step.losses import Objective
+from .step.optimizers import apply_optimizer
 from .step.part import BatchPart
-from .step.placement import Outputs, no_mesh
-from .step.runner import (
-    Options,
-    Runner,
-    TrainingStep,
-    check_loss,
-    choose,
-    report,
-    step_name,
-)
+from .step.placement import no_mesh
+from .step.runner import Options, TrainingStep, choose
 from .step.state import kinds_of
-from .step.statistics import Statistics
 from .step.validate import refuse_integers
 
 _GOES_TO_THE_STEP = (
@@ -82,22 +75,23 @@ def data_parallel(
         metrics = step(model, optimizer, {"x": jnp.ones((20, 3)), "y": jnp.ones((20, 1))})
         ```
     """
-    options = Options(mesh, axis, accumulate, has_aux, rng, seed, norms, donate, at_once, feed)
-    return ObjectStep(loss, options, Statistics(statistics))
+    options = Options(
+        mesh, axis, accumulate, has_aux, rng, seed, statistics, norms, donate, at_once, feed
+    )
+    return ObjectStep(loss, options)
 
 
 @public_methods("step")
 class ObjectStep(TrainingStep):
     """A data-parallel training step on NNX objects; returned by `data_parallel`."""
 
-    def __init__(self, loss: Callable[..., Any], options: Options, statistics: Statistics):
-        self.__name__ = step_name(loss)
-        check_loss(loss, options.rng, "model")
-        self._loss, self._options, self._statistics = loss, options, statistics
-        deletion = "the model", "create it again, or use donate=False"
-        self._runner = Runner(self._program, options, deletion)
+    trained = "model"
+    lost = "the model", "create it again, or use donate=False"
+    owned = False
+
+    def __init__(self, loss: Callable[..., Any], options: Options):
+        super().__init__(loss, options)
         self._kinds: dict[Any, Kind] = {}
-        self._outputs = Outputs()
 
     def __call__(
         self, model: Any, optimizer: Any, batch: Any, *, mesh: MeshLike | None = None
@@ -112,23 +106,15 @@ class ObjectStep(TrainingStep):
                 `sw.simulate` pass it.
         """
         kind, variables = self._flatten(model, optimizer)
-        *arrays, streams = (part.arrays for part in variables)
-        settled = self._outputs.are([leaf for part in arrays for leaf in part])
-        if self._options.donate and mesh is None and not settled:
-            with no_mesh():  # the caller may also use the arrays of a new model
-                arrays = [self._outputs.donatable(part) for part in arrays]
-        new, (streams, metrics) = self._runner(kind, arrays, streams, batch, mesh, settled)
-        if mesh is None:
-            self._outputs.remember([leaf for part in new for leaf in part])
-        for part, values in zip(variables, [*new, streams], strict=True):
+        new, metrics = self._advance(kind, [part.arrays for part in variables], batch, mesh)
+        for part, values in zip(variables, new, strict=True):
             part.write(values)
         return metrics
 
     def lower(self, model: Any, optimizer: Any, batch: Any) -> jax.stages.Lowered:
         """Return the step lowered for these arguments: for its text, its memory and its cost."""
         kind, variables = self._flatten(model, optimizer)
-        *arrays, streams = (part.arrays for part in variables)
-        return self._runner.lower(kind, arrays, streams, batch)
+        return self._lower(kind, [part.arrays for part in variables], batch)
 
     def _flatten(self, model: Any, optimizer: Any) -> tuple[Kind, tuple[Variables, ...]]:
         """Return the structure, and its variables: trained, other, of the optimizer, random
@@ -166,7 +152,7 @@ class ObjectStep(TrainingStep):
 
     def restore(self, state: Any, arrays: Any) -> Any:
         """Return the state with the arrays of a checkpoint in it."""
-        nnx.update(state, self._runner.place(arrays))
+        nnx.update(state, self._place(arrays))
         return state
 
     def _program(
@@ -174,37 +160,27 @@ class ObjectStep(TrainingStep):
         layout: BatchLayout,
         padded: bool,
         kind: Kind,
-        arrays: list[Any],
-        streams: list[Any],
+        arrays: list[list[Any]],
         batch: Any,
         count: Any,
-    ) -> Any:
-        params, rest, state, keys = kind.states(*arrays, streams)
+    ) -> tuple[list[list[Any]], dict[str, Any]]:
+        params, rest, state, keys = kind.states(*arrays)
         # Copies, since an update in place would change the inputs of the step too.
         optimizer = nnx.merge(kind.optimizer, state, copy=True)
-        objective = Objective(
-            self._call_loss(kind.model, optimizer.wrt), self._options.has_aux, self._statistics
-        )
+        loss = self._call_loss(kind.model, optimizer.wrt)
+        objective = Objective(loss, self._options.has_aux, self._options.statistics)
+        others = {"model": rest, "rngs": keys}
+        key = self._options.step_key(optimizer.step[...])
         reduced = reduce_gradients(
-            objective,
-            layout,
-            params,
-            {"model": rest, "rngs": keys},
-            batch,
-            count,
-            self._options.step_key(optimizer.step[...]),
-            padded=padded,
+            objective, layout, params, others, batch, count, key, padded=padded
         )
         rest_after = reduced.state["model"]
         model = nnx.merge(kind.model, params, rest_after, keys, copy=True)
-        extra = extra_arguments(optimizer.tx, reduced)
-        with updating(optimizer.opt_state):
-            optimizer.update(model, reduced.grads, **extra)
+        update = partial(optimizer.update, model, reduced.grads)
+        apply_optimizer(optimizer.tx, optimizer.opt_state, reduced, update)
         new = (nnx.state(model, optimizer.wrt), rest_after, nnx.state(optimizer))
         new = choose(reduced, new, (params, rest, state))
-        metrics = report(self._options, reduced, new[0])
-        *arrays, streams = kind.flat(*new, _advanced(keys))
-        return arrays, (streams, metrics)
+        return kind.flat(*new, _advanced(keys)), self._metrics(reduced, new[0])
 
     def _call_loss(self, graph: Any, wrt: Any) -> Callable[..., Any]:
         def loss(params: Any, state: Any, batch: Any, place: BatchPart) -> Any:

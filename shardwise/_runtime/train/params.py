@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -11,22 +12,15 @@ import jax.numpy as jnp
 from ..._base.calls import DEVICES, public, public_methods
 from ..._base.errors import ArgumentError, ShardingError, a_type, require
 from ..._mesh import MeshLike
-from .step.gradient import Objective, reduce_gradients
+from .step.gradient import reduce_gradients
 from .step.layout import BatchLayout
-from .step.optimizers import extra_arguments, updating
+from .step.losses import Objective
+from .step.optimizers import apply_optimizer
 from .step.part import BatchPart
 from .step.placement import copied, no_mesh, on_mesh
-from .step.runner import (
-    Options,
-    Runner,
-    TrainingStep,
-    check_loss,
-    choose,
-    report,
-    step_name,
-)
+from .step.runner import Options, TrainingStep, choose
 from .step.state import TrainState, kinds_of
-from .step.statistics import Statistics, shapes_of
+from .step.statistics import shapes_of
 from .step.validate import refuse_boxes, refuse_integers, refuse_no_arrays, refuse_objects
 
 if TYPE_CHECKING:
@@ -128,32 +122,19 @@ def data_parallel(
             rule="It names collections of Linen variables that the loss updates.",
             remedy='mutable="batch_stats"',
         )
-    options = Options(mesh, axis, accumulate, has_aux, rng, seed, norms, donate, at_once, feed)
-    return DataParallel(loss, optimizer, options, tuple(names), Statistics(statistics))
-
-
-class _Kind:
-    """The pytree structure of a state, for which a step is compiled; compared by identity.
-
-    Attributes:
-        step: The step.
-        structure: The structure of the input state.
-        after: The structure of the output state, known once the step was traced.
-        stable: Whether the two are equal, as for nearly every optimizer.
-    """
-
-    def __init__(self, step: DataParallel, structure: Any) -> None:
-        self.step, self.structure = step, structure
-        self.set_output(structure)
-
-    def set_output(self, after: Any) -> None:
-        """Record the structure of the output state."""
-        self.after, self.stable = after, after == self.structure
+    options = Options(
+        mesh, axis, accumulate, has_aux, rng, seed, statistics, norms, donate, at_once, feed
+    )
+    return DataParallel(loss, optimizer, options, tuple(names))
 
 
 @public_methods("step")
 class DataParallel(TrainingStep):
     """A data-parallel training step; returned by `data_parallel`."""
+
+    trained = "params"
+    lost = "the state", "continue with the state that the last step returned"
+    owned = True
 
     def __init__(
         self,
@@ -161,7 +142,6 @@ class DataParallel(TrainingStep):
         optimizer: optax.GradientTransformation,
         options: Options,
         mutable: tuple[str, ...],
-        statistics: Statistics,
     ):
         require("optax", "sw.data_parallel")
         if not (hasattr(optimizer, "init") and hasattr(optimizer, "update")):
@@ -172,14 +152,10 @@ class DataParallel(TrainingStep):
                 "sw.nnx.data_parallel instead.",
                 remedy="sw.data_parallel(loss, optax.adamw(1e-3))",
             )
-        self.__name__ = step_name(loss)
-        check_loss(loss, options.rng)
-        self._loss, self._mutable, self._options = loss, mutable, options
-        self._optimizer = optimizer
-        self._kinds: dict[Any, _Kind] = {}
-        self._objective = Objective(self._call_loss, options.has_aux, statistics)
-        deletion = "the state", "continue with the state that the last step returned"
-        self._runner = Runner(self._program, options, deletion)
+        super().__init__(loss, options)
+        self._optimizer, self._mutable = optimizer, mutable
+        self._structures: set[Any] = set()  # of states that belong to the optimizer
+        self._objective = Objective(self._call_loss, options.has_aux, options.statistics)
 
     def init(self, params: Any) -> TrainState:
         """Return the initial state.
@@ -208,10 +184,10 @@ class DataParallel(TrainingStep):
         )
         refuse_no_arrays(collections)
         with no_mesh():
-            params, collections = self._runner.place(copied((params, collections)))
+            params, collections = self._place(copied((params, collections)))
         with on_mesh(self.mesh):
-            opt_state = self._runner.place(jax.jit(self._optimizer.init)(params))
-            return TrainState(params, opt_state, self._runner.place(jnp.int32(0)), collections)
+            opt_state = self._place(jax.jit(self._optimizer.init)(params))
+            return TrainState(params, opt_state, self._place(jnp.int32(0)), collections)
 
     def __call__(
         self, state: TrainState, batch: Any, *, mesh: MeshLike | None = None
@@ -231,34 +207,25 @@ class DataParallel(TrainingStep):
                 rule="A step takes the state that step.init or the previous step returned.",
                 remedy="state = step.init(params)",
             )
-        leaves, structure = jax.tree.flatten(state)
-        recorded = state.recall(leaves)
-        if recorded is not None and recorded.step is self and recorded.structure == structure:
-            kind, settled = recorded, True
-        else:
-            kind, settled = self._kind(state, structure), False
-        new, metrics = self._runner(kind, leaves, (), batch, mesh, settled)
-        new_state: TrainState = jax.tree.unflatten(kind.after, new)
-        if mesh is None and kind.stable:
-            new_state.remember(kind, new)
-        return new_state, metrics
+        self._check_state(state)
+        return self._advance(None, state, batch, mesh)
 
-    def _kind(self, state: TrainState, structure: Any) -> _Kind:
-        """Return the structure of a state; raise for a state of another optimizer."""
-        kind = self._kinds.get(structure)
-        if kind is None:
-            with no_mesh():
-                shapes = shapes_of(state.params)
-                expected = jax.tree.structure(jax.eval_shape(self._optimizer.init, shapes))
-            if jax.tree.structure(state.opt_state) != expected:
-                raise ShardingError(
-                    "its opt_state belongs to another optimizer",
-                    where="the state",
-                    rule="A state belongs to the step whose init returned it.",
-                    remedy="state = step.init(state.variables) restarts with these params.",
-                )
-            kind = self._kinds[structure] = _Kind(self, structure)
-        return kind
+    def _check_state(self, state: TrainState) -> None:
+        """Raise for a state of another optimizer."""
+        structure = jax.tree.structure(state)
+        if structure in self._structures:
+            return
+        with no_mesh():
+            shapes = shapes_of(state.params)
+            expected = jax.tree.structure(jax.eval_shape(self._optimizer.init, shapes))
+        if jax.tree.structure(state.opt_state) != expected:
+            raise ShardingError(
+                "its opt_state belongs to another optimizer",
+                where="the state",
+                rule="A state belongs to the step whose init returned it.",
+                remedy="state = step.init(state.variables) restarts with these params.",
+            )
+        self._structures.add(structure)
 
     def lower(self, state: TrainState, batch: Any) -> jax.stages.Lowered:
         """Return the step lowered for these arguments: for its text, its memory and its cost.
@@ -267,8 +234,8 @@ class DataParallel(TrainingStep):
             state: A state, or its shapes: `jax.eval_shape(step.init, params)`.
             batch: A batch, or its shapes.
         """
-        leaves, structure = jax.tree.flatten(state)
-        return self._runner.lower(self._kind(state, structure), leaves, (), batch)
+        self._check_state(state)
+        return self._lower(None, state, batch)
 
     def advance(self, state: Any, batch: Any) -> tuple[Any, dict[str, Any]]:
         """Run one step, as `fit` calls it."""
@@ -284,48 +251,30 @@ class DataParallel(TrainingStep):
 
     def restore(self, state: Any, arrays: Any) -> Any:
         """Return the state with the arrays of a checkpoint in it."""
-        return self._runner.place(arrays)
+        return self._place(arrays)
 
     def _program(
         self,
         layout: BatchLayout,
         padded: bool,
-        kind: _Kind,
-        leaves: list[Any],
-        _streams: tuple[()],
+        kind: None,
+        arrays: TrainState,
         batch: Any,
         count: Any,
-    ) -> tuple[list[Any], dict[str, Any]]:
-        state: TrainState = jax.tree.unflatten(kind.structure, leaves)
-        reduced = reduce_gradients(
-            self._objective,
-            layout,
-            state.params,
-            state.collections,
-            batch,
-            count,
-            self._options.step_key(state.step),
-            padded=padded,
-        )
-        extra = extra_arguments(self._optimizer, reduced)
-        with updating(state.opt_state):
-            updates, opt_state = self._optimizer.update(
-                reduced.grads, state.opt_state, state.params, **extra
-            )
-        from optax import apply_updates
+    ) -> tuple[TrainState, dict[str, Any]]:
+        import optax
 
-        params = apply_updates(state.params, updates)
-        new = choose(
-            reduced,
-            (params, opt_state, reduced.state),
-            (state.params, state.opt_state, state.collections),
+        params, opt_state, collections = old = arrays.params, arrays.opt_state, arrays.collections
+        key = self._options.step_key(arrays.step)
+        reduced = reduce_gradients(
+            self._objective, layout, params, collections, batch, count, key, padded=padded
         )
-        params, opt_state, collections = new
-        metrics = report(self._options, reduced, params)
-        new = TrainState(params, opt_state, state.step + 1, collections)
-        leaves, new_structure = jax.tree.flatten(new)
-        kind.set_output(new_structure)
-        return leaves, metrics
+        update = partial(self._optimizer.update, reduced.grads, opt_state, params)
+        updates, opt_state = apply_optimizer(self._optimizer, opt_state, reduced, update)
+        new = optax.apply_updates(params, updates), opt_state, reduced.state
+        params, opt_state, collections = choose(reduced, new, old)
+        state = TrainState(params, opt_state, arrays.step + 1, collections)
+        return state, self._metrics(reduced, params)
 
     def _call_loss(self, params: Any, collections: Any, batch: Any, place: BatchPart) -> Any:
         variables = TrainState(params, None, None, collections).variables

@@ -18,9 +18,9 @@ from .mapped import mapped_file
 from .source import (
     SAMPLES,
     DataSource,
-    ExampleLeaf,
     common_length,
     empty,
+    leaves_of_rows,
     misshapen,
     noted,
     refuse_masked,
@@ -42,10 +42,7 @@ class ArraySource(DataSource):
         leaves = [leaf for _, leaf in paths]
         names = [jax.tree_util.keystr(path) for path, _ in paths]
         self.length = common_length(names, leaves)
-        self.rows = [
-            ExampleLeaf(name, tuple(leaf.shape[1:]), device_dtype(leaf.dtype, f"data{name}"))
-            for name, leaf in zip(names, leaves, strict=True)
-        ]
+        self.rows = leaves_of_rows(names, leaves)
         self._leaves = [
             _readable(leaf, f"data{name}") for name, leaf in zip(names, leaves, strict=True)
         ]
@@ -84,13 +81,10 @@ class ExampleSource(DataSource):
             raise _bare(f"example 0 is {first!r}", f"{self.label}")
         names = [jax.tree_util.keystr(path) for path, _ in paths]
         arrays = [
-            _plain(leaf, location, name) for name, (_, leaf) in zip(names, paths, strict=True)
+            array_of(leaf, location, name) for name, (_, leaf) in zip(names, paths, strict=True)
         ]
         self._dtypes = [array.dtype for array in arrays]
-        self.rows = [
-            ExampleLeaf(name, array.shape, device_dtype(array.dtype, f"data{name} in {location}"))
-            for name, array in zip(names, arrays, strict=True)
-        ]
+        self.rows = leaves_of_rows(names, arrays, location, rows=0)
 
     def read(self, start: int, stop: int) -> list[Any]:
         """Read examples; each is copied before the next is read, which may reuse its memory."""
@@ -106,7 +100,7 @@ class ExampleSource(DataSource):
             if structure != self.structure:
                 raise unlike(f"example {index}", structure, self.structure)
             for row, column, (_, leaf) in zip(self.rows, columns, paths, strict=True):
-                array = _plain(leaf, f"example {index}", row.path)
+                array = array_of(leaf, f"example {index}", row.path)
                 if array.shape != row.shape:
                     raise misshapen(f"example {index}", row, array.shape, row.shape)
                 if not np.can_cast(array.dtype, column.dtype, "safe"):
@@ -223,12 +217,7 @@ class BatchSource(DataSource):
         common_length(names, leaves, location)
         if not self.rows:
             self.structure = structure
-            self.rows = [
-                ExampleLeaf(
-                    name, leaf.shape[1:], device_dtype(leaf.dtype, f"data{name} in {location}")
-                )
-                for name, leaf in zip(names, leaves, strict=True)
-            ]
+            self.rows = leaves_of_rows(names, leaves, location)
         if structure != self.structure:
             raise unlike(location, structure, self.structure)
         for row, leaf in zip(self.rows, leaves, strict=True):
@@ -333,7 +322,8 @@ def _is_on_accelerator(leaf: Any) -> bool:
 def _slice(leaf: Any, start: int, stop: int) -> Any:
     if isinstance(leaf, jax.Array):
         return _gather(leaf, start, stop - start)
-    return _host(leaf[start:stop])
+    rows = leaf[start:stop]
+    return rows if isinstance(rows, np.ndarray) else np.asarray(rows)
 
 
 @functools.partial(jax.jit, static_argnums=2)
@@ -342,20 +332,10 @@ def _gather(leaf: jax.Array, start: int, rows: int) -> jax.Array:
     return jax.lax.dynamic_slice_in_dim(leaf, start, rows)
 
 
-def _host(leaf: Any) -> Any:
-    return leaf if isinstance(leaf, np.ndarray) else np.asarray(leaf)
-
-
-def _plain(leaf: Any, where: str, name: str) -> np.ndarray:
-    """Return a leaf as a NumPy array; raise for a masked array."""
-    refuse_masked(leaf, where)
-    return array_of(leaf, where, name)
-
-
 def _copy(leaf: Any, where: str, name: str) -> np.ndarray:
     """Return a copy of an array; a jax array is immutable and needs none."""
     if not isinstance(leaf, jax.Array):
-        return np.array(_plain(leaf, where, name))  # np.array copies a torch tensor too
+        return np.array(array_of(leaf, where, name))  # np.array copies a torch tensor too
     device_dtype(leaf.dtype, "a batch of the data")
     return np.asarray(leaf)
 

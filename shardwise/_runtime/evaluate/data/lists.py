@@ -12,6 +12,7 @@ import jax
 import numpy as np
 
 from ...._base.errors import ShardingError, UnsupportedError
+from .source import refuse_masked
 
 
 def leaves_of(tree: Any, *, whole: bool = True) -> tuple[list[tuple[Any, Any]], Any]:
@@ -49,7 +50,9 @@ def array_of(leaf: Any, where: str, name: str) -> np.ndarray:
 
     Raises:
         ShardingError: It is a list of lists that differ in length, or has None in it.
+        UnsupportedError: It is a masked array.
     """
+    refuse_masked(leaf, where)
     if type(leaf) is not list:
         return np.asarray(leaf)
     if None in _members(leaf):

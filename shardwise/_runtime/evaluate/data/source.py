@@ -18,6 +18,7 @@ import jax
 import numpy as np
 
 from ...._base.errors import ShardingError, UnsupportedError, listed, note
+from ...._base.numbers import device_dtype
 
 SAMPLES = 16
 
@@ -47,6 +48,24 @@ class ExampleLeaf:
 
     def __str__(self) -> str:
         return f"{self.dtype}{list(self.shape)}"
+
+
+def leaves_of_rows(
+    names: Sequence[str], arrays: Sequence[Any], where: str = "", rows: int = 1
+) -> list[ExampleLeaf]:
+    """Return the leaves of an example.
+
+    Args:
+        names: Their paths.
+        arrays: The arrays of an example or of a batch.
+        where: Which of them, for messages.
+        rows: The number of leading axes of the arrays that count examples.
+    """
+    suffix = f" in {where}" if where else ""
+    return [
+        ExampleLeaf(name, tuple(x.shape[rows:]), device_dtype(x.dtype, f"data{name}{suffix}"))
+        for name, x in zip(names, arrays, strict=True)
+    ]
 
 
 class DataSource:

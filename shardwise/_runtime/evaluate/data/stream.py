@@ -6,15 +6,22 @@ lane; several, because one copy from ordinary memory does not fill the bus
 computes. A step occupies a slot from before it is read until its result has been fetched, so memory
 on the host and on the devices is bounded by the number of slots, whichever part is slow.
 
-An exception in any thread ends all of them and is raised in the caller's.
+A CPU device needs no transfer and an array in memory needs no wait, so threads have nothing to
+overlap, and passing a small step between threads takes longer than computing it: such steps are
+read when they are taken, by the caller's thread.
+
+An exception in a thread is raised in the caller's, when it takes that step.
 """
 
 from __future__ import annotations
 
+import itertools
 import queue
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +34,9 @@ from ...._base.numbers import convert, device_dtype
 from ..lanes import Lanes
 from ..spans import Span
 from .source import DataSource, ExampleLeaf, noted
+
+SMALL = 1 << 21
+"""The most bytes of a step that is read without threads."""
 
 _JOIN_SECONDS = 10.0
 _LEAVE_SECONDS = 1.2  # after a signal
@@ -49,6 +59,17 @@ class Staged:
     copies: list[list[jax.Array]]
 
 
+@dataclass
+class _Step:
+    """A step on its way: the lane, the rows to read, and the result; None at the end of the
+    data."""
+
+    lane: int
+    span: Span
+    staged: Future[Staged | None]
+    leaves: list[Any]
+
+
 class StepStream:
     """Reads steps and transfers them to the devices; a context manager. `take` returns a round.
 
@@ -66,102 +87,108 @@ class StepStream:
         spans: Iterator[Span],
         batch: int,
         lanes: Lanes,
-        asked_to_end: Callable[[], bool] = lambda: False,
+        asked_to_end: Callable[[], bool],
     ) -> None:
         self._asked_to_end = asked_to_end
         self._source, self._spans, self._batch, self._lanes = source, spans, batch, lanes
-        self._slots = threading.Semaphore(lanes.depth(_step_bytes(source, batch)) * len(lanes))
-        self._read: queue.SimpleQueue[tuple[int, Span, list[Any]] | None] = queue.SimpleQueue()
-        self._staged: dict[int, Staged] = {}
-        self._ended_at: int | None = None
-        self._error: BaseException | None = None
+        step_bytes = batch * sum(row.size for row in source.rows)
+        self._direct = step_bytes <= SMALL and source.at_hand and lanes.on_host
+        self._slots = lanes.depth(step_bytes) * len(lanes)
+        self._steps: deque[_Step] = deque()
+        self._lane = itertools.cycle(range(len(lanes))).__next__
+        self._reads: queue.SimpleQueue[_Step | None] = queue.SimpleQueue()
+        self._transfers: queue.SimpleQueue[_Step | None] = queue.SimpleQueue()
         self._stopping = False
-        self._changed = threading.Condition()
-        self._taken = 0
         config: Any = jax.config
         self._wide = bool(config.jax_enable_x64)
         self._threads: list[threading.Thread] = []
 
     def __enter__(self) -> StepStream:
-        self._start(self._read_all, "shardwise-reader")
-        for _ in range(self._lanes.transfer_threads):
-            self._start(self._transfer_all, "shardwise-transfer")
+        if not self._direct:
+            self._start("shardwise-reader", self._reads, self._read)
+            for _ in range(self._lanes.transfer_threads):
+                self._start("shardwise-transfer", self._transfers, self._transfer)
         return self
 
-    def _start(self, work: Callable[[], None], name: str) -> None:
-        thread = threading.Thread(target=self._guard, args=(work,), name=name, daemon=True)
+    def _start(
+        self, name: str, steps: queue.SimpleQueue[_Step | None], work: Callable[[_Step], None]
+    ) -> None:
+        thread = threading.Thread(target=self._serve, args=(steps, work), name=name, daemon=True)
         self._threads.append(thread)
         thread.start()
 
-    def __exit__(self, *_: object) -> None:
+    def _serve(self, steps: queue.SimpleQueue[_Step | None], work: Callable[[_Step], None]) -> None:
+        # The setting is thread-local, and the copies must have the caller's dtypes.
+        with jax.enable_x64(self._wide):
+            while (step := steps.get()) is not None and not self._stopping:
+                try:
+                    work(step)
+                except BaseException as error:
+                    step.staged.set_exception(error)
+                del step
+
+    def __exit__(self, *error: object) -> None:
         """End every thread. One that is stuck in the source is abandoned after a while."""
-        self._stop(None)
+        self._stopping = True
+        self._reads.put(None)
+        for _ in range(self._lanes.transfer_threads):
+            self._transfers.put(None)
         end = time.monotonic() + (_LEAVE_SECONDS if self._asked_to_end() else _JOIN_SECONDS)
         for thread in self._threads:
             thread.join(max(0.0, end - time.monotonic()))
-        self._staged.clear()
-        self._error = None  # its traceback keeps this object and its device memory alive
+        self._steps.clear()  # with their memory on the devices
 
     def take(self) -> list[Staged]:
         """Return the next steps, one per lane; fewer in the last round, none at the end."""
-        steps = range(self._taken, self._taken + len(self._lanes))
-        with self._changed:
-            ready = False
-            while not ready:
-                if self._asked_to_end():
-                    return []
-                ready = self._changed.wait_for(
-                    lambda: self._error or self._is_ready(steps), _LOOK_SECONDS
-                )
-            if self._error:
-                raise self._error
-            round_ = [self._staged.pop(k) for k in steps if k in self._staged]
-        self._taken += len(round_)
-        return round_
+        round_: list[Staged] = []
+        while len(round_) < len(self._lanes):
+            staged = self._next()
+            if staged is None:
+                break
+            round_.append(staged)
+        return [] if self._asked_to_end() else round_
+
+    def _next(self) -> Staged | None:
+        """Return the next step; None at the end, or if a signal asks to end."""
+        if self._direct:
+            span = None if self._asked_to_end() else next(self._spans, None)
+            if span is None:
+                return None
+            return self._put(self._lane(), span, self._read_rows(span))
+        self._fill()
+        if not self._steps:
+            return None
+        staged = self._steps[0].staged
+        while not staged.done():
+            if self._asked_to_end():
+                return None
+            wait([staged], _LOOK_SECONDS)
+        self._steps.popleft()
+        return staged.result()
+
+    def _fill(self) -> None:
+        """Let steps be read, as many as there are free slots."""
+        while self._slots and (span := next(self._spans, None)) is not None:
+            self._slots -= 1
+            self._steps.append(_Step(self._lane(), span, Future(), []))
+            self._reads.put(self._steps[-1])
 
     def release(self, steps: int) -> None:
         """Release the slots of steps whose results have been fetched."""
-        self._slots.release(steps)
+        self._slots += steps
+        if not self._direct:
+            self._fill()
 
-    def _is_ready(self, steps: range) -> bool:
-        stop = steps.stop if self._ended_at is None else min(steps.stop, self._ended_at)
-        return all(k in self._staged for k in range(steps.start, stop))
+    def _read(self, step: _Step) -> None:
+        step.leaves = self._read_rows(step.span)
+        self._transfers.put(step)
 
-    def _stop(self, error: BaseException | None) -> None:
-        with self._changed:
-            self._error = self._error or error
-            self._stopping = True
-            self._changed.notify_all()
-        self._slots.release(1)
-        for _ in range(self._lanes.transfer_threads):
-            self._read.put(None)
+    def _transfer(self, step: _Step) -> None:
+        leaves, step.leaves = step.leaves, []
+        span = Span(step.span.start, len(leaves[0]))
+        step.staged.set_result(self._put(step.lane, span, leaves) if span.rows else None)
 
-    def _guard(self, work: Callable[[], None]) -> None:
-        try:
-            # The setting is thread-local, and the copies must have the caller's dtypes.
-            with jax.enable_x64(self._wide):
-                work()
-        except BaseException as error:
-            self._stop(error)
-
-    def _read_all(self) -> None:
-        number = 0
-        for span in self._spans:
-            self._slots.acquire()
-            if self._stopping:
-                return
-            leaves = self._read_step(span)
-            rows = len(leaves[0])
-            if rows:
-                self._read.put((number, Span(span.start, rows), leaves))
-                number += 1
-            if rows < span.rows:
-                break
-        with self._changed:
-            self._ended_at = number
-            self._changed.notify_all()
-
-    def _read_step(self, span: Span) -> list[Any]:
+    def _read_rows(self, span: Span) -> list[Any]:
         step = f"reading step {span.start // self._batch} ({span}) from {self._source.label}"
         with self._source.reading:
             if self._source.failure is not None:
@@ -199,16 +226,6 @@ class StepStream:
                     remedy="check its shape and its slices.",
                 )
 
-    def _transfer_all(self) -> None:
-        while (item := self._read.get()) is not None and not self._stopping:
-            number, span, leaves = item
-            del item
-            staged = self._put(number % len(self._lanes), span, leaves)
-            del leaves
-            with self._changed:
-                self._staged[number] = staged
-                self._changed.notify_all()
-
     def _put(self, lane: int, span: Span, leaves: list[Any]) -> Staged:
         step = f"putting step {span.start // self._batch} ({span}) of {self._source.label}"
         with noted(f"{step} on its device"):
@@ -216,15 +233,10 @@ class StepStream:
                 fit(leaf, row, self._batch, self._source.rounded)
                 for leaf, row in zip(leaves, self._source.rows, strict=True)
             ]
-            return self._transfer(lane, span, host)
-
-    def _transfer(self, lane: int, span: Span, host: list[Any]) -> Staged:
-        copies = [jax.device_put(host, device) for device in self._lanes.devices[lane]]
-        return Staged(span, jax.block_until_ready(copies))
-
-
-def _step_bytes(source: DataSource, batch: int) -> int:
-    return batch * sum(row.size for row in source.rows)
+            if self._direct and self._lanes.alone:
+                return Staged(span, [host])  # the compiled step takes host arrays
+            copies = [jax.device_put(host, device) for device in self._lanes.devices[lane]]
+            return Staged(span, jax.block_until_ready(copies))
 
 
 def _fits(dtype: Any, row: ExampleLeaf) -> bool:

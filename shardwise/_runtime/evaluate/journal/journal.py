@@ -2,26 +2,29 @@
 
 One row per step, keyed by its first example, and one transaction per group of steps. A step is in
 the file completely or not at all, and never twice. The file belongs to one run, identified by its
-fingerprint, and to one process at a time. Rows are verified when they are read (`rows.py`): a
-damaged row is reported, and its step computed again.
+fingerprint, and to one process at a time.
+
+Rows are verified when they are read. The checksum of a row covers all of its values and the
+fingerprint of the run, so that a row that was changed, or that belongs to another run, does not
+match; rows must also be in range and not overlap. A damaged row is reported, and its step computed
+again.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import shutil
 import sqlite3
+import struct
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ...._base.durable import Identity, hindrance, holder
+from ...._base.durable import Identity, checksum, hindrance, holder
 from ...._base.errors import ShardwiseError, warn
 from ..fingerprint import differences
 from ..spans import Span
-from .rows import Ledger, Stored, fact_row, read_facts
 
 _FORMAT = "shardwise evaluate 3"
 _TABLES = {
@@ -31,8 +34,6 @@ _TABLES = {
 }
 _GROUP_SECONDS = 0.25
 _GROUP_STEPS = 512
-_ROW_BYTES = 40  # what SQLite adds to a row, and the write-ahead log to that, generously
-_SPARE_BYTES = 8 << 20
 
 
 class Journal:
@@ -40,13 +41,17 @@ class Journal:
 
     Args:
         path: The file. It is created if it does not exist.
+
+    Attributes:
+        damaged: Why rows were skipped, by their key.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
-        self._group: list[Stored] = []
+        self.damaged: dict[Any, str] = {}
+        self._run = b""
+        self._group: list[tuple[int, int, int, bytes, int]] = []
         self._written = time.monotonic()
-        self._ledger = Ledger(b"")
         self._database = self._open()
         self._identity = Identity(self.path)
 
@@ -98,24 +103,28 @@ class Journal:
 
     def meta(self) -> dict[str, Any]:
         """Return the facts about the run; empty for a new journal."""
-        facts, damaged = read_facts(self._read("SELECT key, value, crc FROM meta"))
+        facts: dict[str, Any] = {}
+        damaged = []
+        for key, text, crc in self._read("SELECT key, value, crc FROM meta"):
+            readable = isinstance(key, str) and isinstance(text, str)
+            if readable and crc == checksum(key.encode(), text.encode()):
+                facts[key] = json.loads(text)
+            else:
+                damaged.append(str(key))
+        flaw = ""
         if damaged:
-            raise ShardwiseError(
-                f"it is damaged: the record of its run ({', '.join(damaged)}) does not match its "
-                "checksum.",
-                where=self._where,
-                rule="Finished steps count only if their run is known.",
-                remedy="delete the file to start over.",
-            )
-        if facts and facts.get("format") != _FORMAT:
+            flaw = f"the record of its run ({', '.join(damaged)}) does not match its checksum."
+        elif facts and facts.get("format") != _FORMAT:
             raise ShardwiseError(
                 f"its format is {facts.get('format')!r}, this version writes {_FORMAT!r}.",
                 where=self._where,
                 remedy="use another path, or the version that wrote it.",
             )
-        if facts and "fingerprint" not in facts:
+        elif facts and "fingerprint" not in facts:
+            flaw = "the fingerprint of its run is missing."
+        if flaw:
             raise ShardwiseError(
-                "it is damaged: the fingerprint of its run is missing.",
+                f"it is damaged: {flaw}",
                 where=self._where,
                 rule="Finished steps count only if their run is known.",
                 remedy="delete the file to start over.",
@@ -124,7 +133,8 @@ class Journal:
 
     def note(self, **facts: Any) -> None:
         """Write facts about the run immediately."""
-        rows = [fact_row(key, value) for key, value in facts.items()]
+        texts = {key: json.dumps(value) for key, value in facts.items()}
+        rows = [(key, text, checksum(key.encode(), text.encode())) for key, text in texts.items()]
         self._write("INSERT OR REPLACE INTO meta VALUES (?, ?, ?)", rows)
 
     def claim(self, fingerprint: dict[str, str], names: dict[str, str]) -> None:
@@ -135,11 +145,11 @@ class Journal:
             names: Facts for messages that may differ, such as the name of `fn`.
         """
         recorded = self.meta()
-        self._ledger.run = json.dumps(fingerprint, sort_keys=True).encode()
+        self._run = json.dumps(fingerprint, sort_keys=True).encode()
         if not recorded:
             self.note(format=_FORMAT, fingerprint=fingerprint, names=names)
             return
-        changes = differences(recorded.get("fingerprint", {}), fingerprint)
+        changes = differences(recorded["fingerprint"], fingerprint)
         if changes:
             listed = "".join(f"\n    - {line}" for line in changes)
             renamed = differences(recorded.get("names", {}), names)
@@ -151,18 +161,6 @@ class Journal:
                 remedy="use another path, or delete the file to start over.",
             )
 
-    def reserve(self, steps: int, size: int) -> None:
-        """Raise now if the disk has no room for this many rows of this size."""
-        needed = steps * (size + _ROW_BYTES) * 2 + _SPARE_BYTES
-        free = shutil.disk_usage(self.path.parent).free
-        if free < needed:
-            raise ShardwiseError(
-                f"the disk has {free >> 20} MiB free, the run needs up to {needed >> 20} MiB.",
-                where=self._where,
-                rule="evaluate does not start a run that it cannot record.",
-                remedy="free some space, use another path or a larger batch.",
-            )
-
     def steps(self, length: int | None) -> Iterator[tuple[Span, int, bytes]]:
         """Yield the finished steps, in the order of their examples: span, batch, numbers.
 
@@ -171,23 +169,43 @@ class Journal:
         Args:
             length: The number of examples, if it is known.
         """
-        self._ledger.length = length
+        stop = 0
         query = "SELECT start, rows, batch, payload, crc FROM steps ORDER BY start"
-        yield from self._ledger.steps(self._read(query))
-        damaged = self._ledger.damaged
-        if damaged:
-            start, reason = next(iter(damaged.items()))
-            count = "a row is" if len(damaged) == 1 else f"{len(damaged)} rows are"
+        for start, rows, batch, payload, crc in self._read(query):
+            flaw = self._flaw(start, rows, batch, payload, crc, length)
+            if not flaw and start < stop:
+                flaw = f"it overlaps the row that ends at {stop}"
+            if flaw:
+                self.damaged[start] = flaw
+                continue
+            stop = start + rows
+            yield Span(start, rows), batch, payload
+        if self.damaged:
+            start, flaw = next(iter(self.damaged.items()))
+            count = "a row is" if len(self.damaged) == 1 else f"{len(self.damaged)} rows are"
             warn(
-                f"{self._where}: {count} damaged (from example {start} on: {reason}) and computed "
+                f"{self._where}: {count} damaged (from example {start} on: {flaw}) and computed "
                 "again",
             )
-            self._write("DELETE FROM steps WHERE start = ?", [(start,) for start in damaged])
+            self._write("DELETE FROM steps WHERE start = ?", [(start,) for start in self.damaged])
 
-    @property
-    def damaged(self) -> int:
-        """The number of rows that were skipped."""
-        return len(self._ledger.damaged)
+    def _flaw(
+        self, start: Any, rows: Any, batch: Any, payload: Any, crc: Any, length: int | None
+    ) -> str:
+        """Return what is wrong with a row, as a clause; "" if nothing is."""
+        numbers = start, rows, batch, crc
+        if not all(isinstance(x, int) for x in numbers) or not isinstance(payload, bytes):
+            return "it has values of other types"
+        if not (start >= 0 and 0 < rows <= batch):
+            return f"it is of {rows} examples from {start} on, at a batch of {batch}"
+        if length is not None and start + rows > length:
+            return f"it ends at {start + rows} of {length} examples"
+        if crc != self._sum(start, rows, batch, payload):
+            return "its checksum does not match"
+        return ""
+
+    def _sum(self, start: int, rows: int, batch: int, payload: bytes) -> int:
+        return checksum(self._run, struct.pack("<qqq", start, rows, batch), payload)
 
     def _read(self, query: str) -> Iterator[Any]:
         try:
@@ -197,7 +215,8 @@ class Journal:
 
     def add(self, span: Span, batch: int, payload: bytes) -> None:
         """Record a finished step; it is on disk within a fraction of a second."""
-        self._group.append(self._ledger.row(span, batch, payload))
+        crc = self._sum(span.start, span.rows, batch, payload)
+        self._group.append((span.start, span.rows, batch, payload, crc))
         elapsed = time.monotonic() - self._written
         if len(self._group) >= _GROUP_STEPS or elapsed >= _GROUP_SECONDS:
             self.flush()

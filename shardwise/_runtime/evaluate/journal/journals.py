@@ -14,10 +14,10 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from ...._base.errors import ShardwiseError, path_of
+from ...._base.errors import path_of
 from ...hosts.shared import require_shared
 from ..processes import Share
-from ..spans import Span
+from ..spans import Span, computed_twice
 from .journal import Journal
 
 
@@ -33,7 +33,6 @@ class Journals:
         base = path_of(path, "argument 'journal'")
         if share.shared:
             require_shared(base.absolute().parent, "journal in folder")
-        self._stack = ExitStack()
         with ExitStack() as opened:
             path = base if share.index == 0 else _named(base, share.index)
             self._written = opened.enter_context(Journal(path))
@@ -45,7 +44,7 @@ class Journals:
             self._stack = opened.pop_all()
         self.path = self._written.path
         self.add, self.flush = self._written.add, self._written.flush
-        self.note, self.reserve = self._written.note, self._written.reserve
+        self.note = self._written.note
 
     def __enter__(self) -> Journals:
         return self
@@ -71,21 +70,15 @@ class Journals:
     @property
     def damaged(self) -> int:
         """The number of rows of all of them that were skipped."""
-        return sum(journal.damaged for journal in self._all)
+        return sum(len(journal.damaged) for journal in self._all)
 
     def steps(self, length: int | None) -> Iterator[tuple[Span, int, bytes]]:
         """Yield the finished steps of all, in the order of their examples."""
         parts = [journal.steps(length) for journal in self._all]
-        merged = heapq.merge(*parts, key=lambda step: step[0])
         previous = Span(0, 0)
-        for step in merged:
+        for step in heapq.merge(*parts, key=lambda step: step[0]):
             if step[0].start < previous.stop:
-                raise ShardwiseError(
-                    f"two of them contain {step[0]}.",
-                    where=f"journal {str(self.path)!r} and those beside it",
-                    rule="A step is computed once.",
-                    remedy="use another path, or delete the journals to start over.",
-                )
+                raise computed_twice(step[0], f"journal {str(self.path)!r} and those beside it")
             previous = step[0]
             yield step
 

@@ -18,9 +18,26 @@ from ...._base.calls import public
 from ...._base.errors import ShardingError, a_type
 
 
-@public("sw.Mean")
 @dataclass(frozen=True)
-class Mean:
+class Reduction:
+    """Values per example, possibly weighted, and how they are reduced: a class for each."""
+
+    values: Any
+    weights: Any = None
+
+    def __init_subclass__(cls) -> None:
+        # Not with `register_dataclass`: structures of different dataclasses with the same fields
+        # compare as equal (JAX 0.10.2 to 0.12.0.1), and a cache of JAX then takes a `Sum` for a
+        # `Max`.
+        jax.tree_util.register_pytree_node(
+            cls,
+            lambda metric: ((metric.values, metric.weights), cls.__name__),
+            lambda _, leaves: cls(*leaves),
+        )
+
+
+@public("sw.Mean")
+class Mean(Reduction):
     """The weighted mean over all examples: the sum of `weights * values` over that of `weights`.
 
     Attributes:
@@ -30,55 +47,21 @@ class Mean:
             default every value has weight one.
     """
 
-    values: Any
-    weights: Any = None
-
 
 @public("sw.Sum")
-@dataclass(frozen=True)
-class Sum:
+class Sum(Reduction):
     """The sum over all examples, of `weights * values` where there are weights (see `Mean`)."""
-
-    values: Any
-    weights: Any = None
 
 
 @public("sw.Min")
-@dataclass(frozen=True)
-class Min:
+class Min(Reduction):
     """The least value over all examples; entries whose weight is zero are left out."""
-
-    values: Any
-    weights: Any = None
 
 
 @public("sw.Max")
-@dataclass(frozen=True)
-class Max:
+class Max(Reduction):
     """The greatest value over all examples; entries whose weight is zero are left out."""
 
-    values: Any
-    weights: Any = None
-
-
-Reduction = Mean | Sum | Min | Max
-
-
-def _register(kind: Any) -> None:
-    """Make a pytree of a class of values and weights.
-
-    Not with `register_dataclass`: structures of different dataclasses with the same fields compare
-    as equal (JAX 0.10.2 to 0.12.0.1), and a cache of JAX then takes a `Sum` for a `Max`.
-    """
-    jax.tree_util.register_pytree_node(
-        kind,
-        lambda metric: ((metric.values, metric.weights), kind.__name__),
-        lambda _, leaves: kind(*leaves),
-    )
-
-
-for _kind in (Mean, Sum, Min, Max):
-    _register(_kind)
 
 _REMEDY = (
     "return per-example values [batch], (values, weights), sw.Mean/Sum/Min/Max of those, "

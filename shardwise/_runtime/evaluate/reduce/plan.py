@@ -89,9 +89,14 @@ class MetricsPlan:
         """Reduce the result of `fn` to the row of bytes of this step, on the device."""
         return self.layout.pack(_measured(named(output), valid))
 
-    def totals(self) -> dict[str, Total]:
-        """Return a fresh total for every metric."""
-        return {name: _total(m, len(self.metrics) == 1) for name, m in self.metrics.items()}
+    def totals(self, shared: bool = False) -> dict[str, Total]:
+        """Return a fresh total for every metric.
+
+        Args:
+            shared: Whether another process will add them to its own.
+        """
+        alone = len(self.metrics) == 1
+        return {name: _total(m, alone, shared) for name, m in self.metrics.items()}
 
     @property
     def objects(self) -> list[str]:
@@ -103,48 +108,22 @@ class MetricsPlan:
         return ", ".join(f"{name}: {_describe(m)}" for name, m in sorted(self.metrics.items()))
 
 
-_MANY = 8
-"""From this many metrics of one kind and shape on, they are computed as one array."""
-
-
-def _measured(metrics: dict[str, Any], valid: jax.Array) -> dict[str, Any]:
-    """Return the record of every metric."""
-    by_kind: dict[Any, list[str]] = {}
-    for name, metric in metrics.items():
-        by_kind.setdefault(_kind(name, metric), []).append(name)
-    result: dict[str, Any] = {}
-    for names in by_kind.values():
-        if len(names) < _MANY:
-            result |= {name: measure(metrics[name], valid) for name in names}
-            continue
-        stacked = jax.tree.map(lambda *x: jnp.stack(x), *(metrics[name] for name in names))
-        records = jax.vmap(measure, (0, None))(stacked, valid)
-        for k, name in enumerate(names):
-            result[name] = jax.tree.map(lambda x, k=k: x[k], records)
-    return result
-
-
-def _kind(name: str, metric: Any) -> Any:
-    """Return a key that is equal for metrics that can be computed as one array."""
-    if not isinstance(metric, Reduction):
-        return name
-    leaves = jax.tree.leaves(metric)
-    return type(metric), *((leaf.shape, leaf.dtype) for leaf in leaves)
-
-
 def make_plan(output: Any, batch: int) -> MetricsPlan:
     """Return the plan for the result of `fn`, given as shapes for a batch of this size."""
     metrics = named(output)
     check_shapes(metrics, batch)
     valid = jax.ShapeDtypeStruct((batch,), jnp.bool_)
-    kinds = {_kind(name, m): m for name, m in metrics.items()}
-    records = {kind: jax.eval_shape(measure, m, valid) for kind, m in kinds.items()}
-    return MetricsPlan(
-        metrics, RecordLayout({name: records[_kind(name, m)] for name, m in metrics.items()})
-    )
+    return MetricsPlan(metrics, RecordLayout(jax.eval_shape(_measured, metrics, valid)))
 
 
-def _total(metric: Any, alone: bool) -> Total:
+def _measured(metrics: dict[str, Any], valid: jax.Array) -> dict[str, Any]:
+    """Return the record of every metric."""
+    # Compiled as one program with `fn`; `jit` only saves tracing metrics of one kind again.
+    traced_once = jax.jit(measure, inline=True)
+    return {name: traced_once(metric, valid) for name, metric in metrics.items()}
+
+
+def _total(metric: Any, alone: bool, shared: bool) -> Total:
     if isinstance(metric, Min | Max):
         return ExtremeTotal(isinstance(metric, Min))
     if isinstance(metric, Mean | Sum):
@@ -156,7 +135,7 @@ def _total(metric: Any, alone: bool) -> Total:
             weights=kind,
             per_row=math.prod(values.shape[1:]),
         )
-    return ObjectTotal(jax.tree.structure(metric), alone)
+    return ObjectTotal(jax.tree.structure(metric), alone, shared)
 
 
 def _describe(metric: Any) -> str:

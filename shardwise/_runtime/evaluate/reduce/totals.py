@@ -8,22 +8,24 @@ steps.
 
 from __future__ import annotations
 
+import base64
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 import numpy as np
 
 from ...._base.errors import ShardwiseError
+from ...._base.plain import Plain
 from ..spans import Span
 from .exact import ExactSum
 from .measure import MINUS, NAN, OF_WEIGHTS, PLUS
 
 
 @dataclass(frozen=True)
-class NonFinite:
+class NonFinite(Plain):
     """Examples whose value, or weight, was NaN or infinite.
 
     Attributes:
@@ -35,30 +37,39 @@ class NonFinite:
     first: int
 
 
-class Total(Protocol):
+class Total:
     """The running total of one metric."""
 
-    def add(self, record: Any, span: Span) -> None: ...
+    def add(self, record: Any, span: Span) -> None:
+        """Add the record of a step."""
+        raise NotImplementedError
 
-    def values(self, name: str) -> dict[str, Any]: ...
-
-    def weight(self) -> int | float | None: ...
-
-    def non_finite(self) -> NonFinite | None: ...
+    def values(self, name: str) -> dict[str, Any]:
+        """Return the values of the metric of this name, by name."""
+        raise NotImplementedError
 
     def export(self) -> Any:
-        """Return what another process needs to add this total to its own, as JSON; None for
-        objects."""
-        ...
+        """Return what another process needs to add this total to its own, as JSON."""
+        raise NotImplementedError
 
     def absorb(self, exported: Any, offset: int) -> None:
         """Add the total of another process, whose first example has the index `offset`."""
-        ...
+        raise NotImplementedError
 
-    def is_weightless(self) -> bool: ...
+    def weight(self) -> int | float | None:
+        """Return the total weight, if there is one."""
+        return None
+
+    def non_finite(self) -> NonFinite | None:
+        """Return the examples that are not finite, if there are any."""
+        return None
+
+    def is_weightless(self) -> bool:
+        """Return whether it is known that nothing counted, so that there is no value."""
+        return False
 
 
-class _FiniteCheck:
+class _FiniteCheck(Total):
     """Counts values and weights that are not finite."""
 
     def __init__(self) -> None:
@@ -153,7 +164,6 @@ class SumTotal(_FiniteCheck):
         self.add_counts(exported["bad"], offset)
 
     def is_weightless(self) -> bool:
-        """Return whether nothing counted, so that there is no mean."""
         return self._mean and not self._weight.units
 
 
@@ -167,46 +177,52 @@ class ExtremeTotal(_FiniteCheck):
 
     def add(self, record: Any, span: Span) -> None:
         if record["some"]:
-            value = record["extreme"]
-            self._value = value if self._value is None else self._pick(self._value, value)
+            self._include(record["extreme"])
         self.watch(record, span)
+
+    def _include(self, value: Any) -> None:
+        self._value = value if self._value is None else self._pick(self._value, value)
 
     def values(self, name: str) -> dict[str, Any]:
         invalid = self._value is None or self._kinds & NAN
         return {name: math.nan if invalid else self._value}
 
-    def weight(self) -> None:
-        return None
-
     def export(self) -> Any:
         return {"value": self._value, "bad": self.counts()}
 
     def absorb(self, exported: Any, offset: int) -> None:
-        value = exported["value"]
-        if value is not None:
-            self._value = value if self._value is None else self._pick(self._value, value)
+        if exported["value"] is not None:
+            self._include(exported["value"])
         self.add_counts(exported["bad"], offset)
 
     def is_weightless(self) -> bool:
-        """Return whether nothing counted, so that there is no extreme."""
         return self._value is None
 
 
-class ObjectTotal:
+class ObjectTotal(Total):
     """The total of a metric object: its own `merge`, pairwise, in the order of the examples.
 
     Leaves are converted to 64 bits first, under `enable_x64`: a float32 total loses digits and an
-    int32 count wraps.
+    int32 count wraps. Since `merge` rounds and needs the order of the steps, another process gets
+    them one by one.
+
+    Args:
+        structure: The tree structure of the object.
+        alone: Whether it is the only metric.
+        shared: Whether another process will need the steps.
     """
 
-    def __init__(self, structure: Any, alone: bool) -> None:
+    def __init__(self, structure: Any, alone: bool, shared: bool) -> None:
         self._structure, self._alone = structure, alone
+        self._steps: list[Any] | None = [] if shared else None
         self._waiting: dict[int, tuple[int, Any]] = {}
         self._next = 0
         self._levels: list[Any] = []
 
     def add(self, record: Any, span: Span) -> None:
         leaves = [_widened(np.asarray(leaf)) for leaf in record]
+        if self._steps is not None:
+            self._steps.append([span.start, span.rows, [_encoded(leaf) for leaf in leaves]])
         self._waiting[span.start] = (span.stop, jax.tree.unflatten(self._structure, leaves))
         while self._next in self._waiting:
             self._next, metric = self._waiting.pop(self._next)
@@ -232,20 +248,20 @@ class ObjectTotal:
                 total = metric.merge(total)
             return _computed(name, total.compute(), self._alone)
 
-    def weight(self) -> None:
-        return None
+    def export(self) -> Any:
+        return self._steps
 
-    def non_finite(self) -> None:
-        return None
+    def absorb(self, exported: Any, offset: int) -> None:
+        for start, rows, leaves in exported:
+            self.add([_decoded(*leaf) for leaf in leaves], Span(start + offset, rows))
 
-    def export(self) -> None:
-        """Return nothing: its steps are sent one by one, since `merge` rounds and needs their
-        order."""
 
-    def absorb(self, exported: Any, offset: int) -> None: ...
+def _encoded(array: np.ndarray) -> tuple[str, list[int], str]:
+    return str(array.dtype), list(array.shape), base64.b64encode(array.tobytes()).decode()
 
-    def is_weightless(self) -> bool:
-        return False  # unknown
+
+def _decoded(dtype: str, shape: list[int], text: str) -> np.ndarray:
+    return np.frombuffer(base64.b64decode(text), dtype).reshape(shape)
 
 
 def _add_sum(total: ExactSum, partial: Any, integer: bool, span: Span) -> None:

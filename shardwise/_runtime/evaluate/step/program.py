@@ -178,15 +178,12 @@ def _hint(error: Exception, function: Function) -> str:
         advice = f". To add it{option}" if isinstance(key, str) else ""
         return f"a batch has the structure of the data, which is a dict of {names}{advice}"
     failed = isinstance(error, TypeError | AttributeError) and "NoneType" in text
-    if failed and _is_nothing(function.state):
+    state = function.state
+    if failed and not state.arrays and state.rebuild([]) is None:
         return (
             "the state is None. It is the second argument, on the command line --state MODULE:NAME"
         )
     return ""
-
-
-def _is_nothing(state: State) -> bool:
-    return not state.arrays and state.rebuild([]) is None
 
 
 _BY_NAME = re.compile(r"string indexing|indices must be integers or slices, not str")

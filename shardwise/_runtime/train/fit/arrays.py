@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from ...._base.durable import checksum
+from ..step.feed import with_keys, without_keys
 
 
 def by_name(arrays: Any) -> dict[str, Any]:
@@ -17,7 +17,7 @@ def by_name(arrays: Any) -> dict[str, Any]:
     names = [jax.tree_util.keystr(path, simple=True, separator=".") for path, _ in leaves]
     if len(set(names)) < len(names):  # {"a.b": x, "a": {"b": y}}
         names = [jax.tree_util.keystr(path) for path, _ in leaves]
-    return {name: _plain(leaf) for name, (_, leaf) in zip(names, leaves, strict=True)}
+    return {name: without_keys(leaf) for name, (_, leaf) in zip(names, leaves, strict=True)}
 
 
 def types_of(named: dict[str, Any]) -> dict[str, str]:
@@ -45,7 +45,7 @@ def rebuild(like: Any, names: list[str], stored: dict[str, Any]) -> Any:
     """Return a tree like another one, of arrays by name; empty arrays are not stored."""
     leaves, structure = jax.tree.flatten(like)
     new = [
-        _as_leaf(leaf, stored[name]) if leaf.size else leaf
+        with_keys(leaf, stored[name]) if leaf.size else leaf
         for name, leaf in zip(names, leaves, strict=True)
     ]
     return jax.tree.unflatten(structure, new)
@@ -54,17 +54,3 @@ def rebuild(like: Any, names: list[str], stored: dict[str, Any]) -> Any:
 def _shares_memory(leaf: Any) -> bool:
     """Return whether a host array would share memory, which the next step may donate."""
     return not isinstance(leaf, jax.Array) or any(d.platform == "cpu" for d in leaf.devices())
-
-
-def _is_key(leaf: Any) -> bool:
-    return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-
-
-def _plain(leaf: Any) -> Any:
-    return jax.random.key_data(leaf) if _is_key(leaf) else leaf
-
-
-def _as_leaf(leaf: Any, value: Any) -> Any:
-    if _is_key(leaf):
-        return jax.random.wrap_key_data(value, impl=jax.random.key_impl(leaf))
-    return value

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from typing import Any
 
 from ...._base.calls import binds, public
-from ...._base.durable import Signals
 from ...._base.errors import (
     ArgumentError,
     ShardingError,
@@ -17,14 +15,10 @@ from ...._base.errors import (
     a_type,
     name_of,
     path_of,
-    warn,
 )
-from ...._base.progress import Progress, Snapshot, choose_view, clock, metric_texts
+from ...._base.progress import Snapshot
 from ...._mesh import is_count
-from .batches import Batches
-from .checkpoint import LEAST, Checkpoints
-from .curves import draw_curves
-from .log import Log
+from .checkpoint import LEAST
 from .loop import Callback, Evaluate, TrainingLoop
 from .processes import Team
 
@@ -83,7 +77,7 @@ def fit(
         keep: The number of checkpoints to keep, at least two.
         evaluate: `f(state)` that returns a mapping of numbers, such as the result of `sw.evaluate`;
             or several such functions by name. They are logged as `name/metric`.
-        log: A `.jsonl` or `.csv` file for the metrics of every step, by default `log.jsonl` in the
+        log: A `.jsonl` file for the metrics of every step, by default `log.jsonl` in the
             folder of checkpoints. `curves.png` beside it plots them.
         callbacks: A function, or several, called with every row of the log as a dict: `step`,
             `seconds`, `loss`, the other metrics, `name/metric` where it was evaluated. Rows come in
@@ -108,163 +102,42 @@ def fit(
     log = None if log is None else path_of(log, "argument 'log'")
     if log is None and checkpoint is not None:
         log = checkpoint / "log.jsonl"
-    team = Team(step, stores=checkpoint is not None)
+    team = Team(step)
     if not team.first:  # process 0 writes for all
         log, callbacks, progress = None, [], False
-    with (
-        team.training() as signals,
-        closing(_Session(steps, every or 1, signals, team)) as session,
-    ):
-        try:
-            with signals.at_once():
-                team.agree(steps=steps, every=every, checkpoints=checkpoint is not None)
-                if checkpoint is not None:
-                    session.store = team.open(checkpoint, keep)
-                data = team.batches(batches, progress)
-                session.restore(step, state, data, log, progress)
-            session.train(evaluate, callbacks, on_nan, progress)
-            signals.check()
-        except BaseException as error:
-            if signals.signum is not None and not isinstance(error, ShardwiseError):
-                signals.end(session.leave())
-            if isinstance(error, Exception):
-                session.close()
-                if not team.shared:  # the others wait for the error
-                    session.draw()
-            raise
-        session.close()
-        team.meet()
-    session.draw()
-    if progress is None or progress is True:
-        session.report_end()
-    return session.state
-
-
-class _Session:
-    """One call of `fit`: its checkpoints, log and loop, and its messages."""
-
-    def __init__(self, steps: int, every: int, signals: Signals, team: Team) -> None:
-        self._steps, self._every, self._signals, self._team = steps, every, signals, team
-        self.store: Checkpoints | None = None
-        self._log: Log | None = None
-        self._loop: TrainingLoop | None = None
-        self._row: dict[str, Any] | None = None
-        self._begin: tuple[Any, Any, Batches, int] | None = None
-        self._done = 0
-
-    @property
-    def state(self) -> Any:
-        """The state after the last step."""
-        assert self._loop is not None
-        return self._loop.state
-
-    def restore(self, step: Any, state: Any, data: Batches, log: Any, progress: Any) -> None:
-        """Restore state, data and log from the newest checkpoint, if there is one."""
-        store = self.store
-        restored = None
-        if store is not None:
-            store.optimizer = step.optimizer_kinds(state)
-            restored = self._team.resume(store, step.arrays(state))
-        if restored is not None:
-            state, self._done = step.restore(state, restored.arrays), restored.step
-            self._row = restored.position.pop("row", None)
-            self._report_position(progress)
-            data.seek(restored.position, self._signals)
-        if log is not None:
-            logged = self._done if self._row is None else self._done - 1
-            unstored, run = (0, "") if self.store is None else (self._every, self.store.run)
-            self._log = Log(log, self._done, logged, disposable=unstored, run=run)
-        self._begin = step, state, data, self._done
-
-    def _report_position(self, progress: Any) -> None:
-        assert self.store is not None
-        if self._done > self._steps:
-            warn(
-                f"the training in {self.store.folder} has {self._done:,} steps already, more than "
-                f"{self._steps:,}",
-            )
-        elif progress is not False:
-            verb = "resumes from" if self._done < self._steps else "is finished already, at"
-            location = f"step {self._done:,} of {self._steps:,}, in {self.store.folder}"
-            print(f"fit: {verb} {location}", file=sys.stderr, flush=True)
-
-    def train(
-        self,
-        evaluate: Mapping[str, Evaluate],
-        callbacks: Sequence[Callback],
-        on_nan: str,
-        progress: bool | Callable[[Snapshot], Any] | None,
-    ) -> None:
-        """Run the remaining steps, until a signal ends the loop."""
-        assert self._begin is not None
-        loop = self._loop = TrainingLoop(
-            *self._begin,
+    with team.training() as signals:
+        loop = TrainingLoop(
+            step,
+            state,
+            steps=steps,
+            every=every or 1,
             evaluate=evaluate,
             callbacks=callbacks,
-            store=self.store if self._team.first else None,
-            log=self._log,
             on_nan=on_nan,
-            signals=self._signals,
-            team=self._team,
+            progress=progress,
+            signals=signals,
+            team=team,
         )
-        view = choose_view(progress, "fit")
-        bar = Progress(view, self._steps, self._done, lambda: loop.shown, unit="steps")
-        finished = False
-        try:
-            loop.catch_up(self._row)
-            loop.run(self._steps, self._every, bar)
-            finished = loop.done >= self._steps
-        finally:
-            bar.close(finished)
-            loop.flush()
-
-    def leave(self) -> str:
-        """Store what is finished; return one line that reports it and how to resume."""
-        name, loop, store = self._signals.name, self._loop, self.store
-        if loop is not None:
-            loop.save_now()
-        self.close()
-        self._team.meet()
-        if not self._team.first:
-            return ""
-        if loop is None or (store is not None and store.newest is None):
-            stored = store is not None and store.newest is not None
-            action = f"resumes from step {store.newest}" if store and stored else "begins again"
-            return f"fit: {name}: ended before a step was taken. The same call {action}."
-        if store is None:
-            rest = "Nothing is stored: checkpoint='FOLDER' keeps what is finished."
-            return f"fit: {name}: ended after step {loop.done:,} of {self._steps:,}. {rest}"
-        repeated = loop.done - (store.newest or 0)
-        note = f"; {repeated} steps after it are done again" if repeated else ""
-        return (
-            f"fit: {name}: saved at step {store.newest:,} of {self._steps:,}, in {store.folder}"
-            f"{note}. The same call resumes from there."
-        )
-
-    def report_end(self) -> None:
-        """Print a summary: steps, time, metrics, and the paths of the files."""
-        loop = self._loop
-        if loop is None or not self._team.first or loop.done <= self._done:
-            return
-        earlier = f" ({self._done:,} of them before)" if self._done else ""
-        head = f"fit: {loop.done:,} steps{earlier} in {clock(loop.seconds)}"
-        paths = [] if self.store is None else [f"checkpoints in {self.store.folder}"]
-        if self._log is not None:
-            curves = self._log.path.with_name("curves.png")
-            paths += [f"log {self._log.path}", *([f"curves {curves}"] if curves.exists() else [])]
-        line = ", ".join([head, *metric_texts(loop.shown, most=8)])
-        print("; ".join([line, *paths]), file=sys.stderr, flush=True)
-
-    def close(self) -> None:
-        """Wait for a checkpoint that is being written, and release the folder."""
-        if self.store is not None:
-            self.store.close()
-
-    def draw(self) -> None:
-        """Draw the curves, once everything is stored."""
-        if self._log is not None and self._log.rows:
-            with self._signals.at_once():
-                draw_curves(self._log.rows, self._log.path.with_name("curves.png"))
+        with closing(loop):
+            try:
+                with signals.at_once():
+                    team.agree(steps=steps, every=every, checkpoints=checkpoint is not None)
+                    loop.restore(batches, checkpoint, keep, log)
+                loop.train()
+                signals.check()
+            except BaseException as error:
+                if signals.signum is not None and not isinstance(error, ShardwiseError):
+                    signals.end(loop.leave())
+                if isinstance(error, Exception):
+                    loop.close()
+                    if not team.shared:  # the others wait for the error
+                        loop.draw()
+                raise
+            loop.close()
+            team.meet()
+    loop.draw()
+    loop.report_end()
+    return loop.state
 
 
 def _several(evaluate: Any, callbacks: Any) -> tuple[dict[str, Any], list[Any]]:

@@ -1,9 +1,7 @@
-"""The log of a training, JSONL or CSV: one row per step, each with its own checksum."""
+"""The log of a training: a JSON object per line and step, each with its own checksum."""
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import os
 from pathlib import Path
@@ -13,8 +11,6 @@ from ...._base.durable import Identity, broken_seal, seal, unused, write_whole
 from ...._base.errors import ShardingError, ShardwiseError, warn
 
 Row = dict[str, Any]
-
-_SUFFIXES = (".jsonl", ".csv")
 
 
 class Log:
@@ -45,7 +41,6 @@ class Log:
         # Resolved, so that a symbolic link is not replaced.
         self._file = self.path.resolve()
         self.rows: list[Row] = []
-        self._columns: list[str] = []
         self._identity: Identity | None = None
         self._make_room()
         if resume_at:
@@ -56,14 +51,13 @@ class Log:
     def add(self, rows: list[Row]) -> None:
         """Append rows to the file."""
         self.rows += rows
-        new = [name for row in rows for name in row if name not in self._columns]
         self._check_file()
         try:
-            if self._identity is None or (self._is_csv and new):
+            if self._identity is None:
                 self._rewrite()
-                return
-            with self._file.open("ab") as file:
-                file.write(self._text(rows))
+            else:
+                with self._file.open("ab") as file:
+                    file.write(self._text(rows))
         except OSError as error:
             raise self._unwritable(error) from error
 
@@ -85,30 +79,12 @@ class Log:
         self._identity = None
 
     def _rewrite(self) -> None:
-        """Rewrite the file, without dropped rows or with a new column."""
-        self._columns = list(
-            dict.fromkeys(name for row in map(self._sealed, self.rows) for name in row)
-        )
-        write_whole(self._file, self._text(self.rows, head=bool(self._columns)))
+        """Rewrite the file, without dropped rows."""
+        write_whole(self._file, self._text(self.rows))
         self._identity = Identity(self._file)
 
-    def _text(self, rows: list[Row], head: bool = False) -> bytes:
-        sealed = map(self._sealed, rows)
-        if not self._is_csv:
-            return "".join(json.dumps(row) + "\n" for row in sealed).encode()
-        text = io.StringIO(newline="")
-        writer = csv.DictWriter(text, self._columns)
-        if head:
-            writer.writeheader()
-        writer.writerows(sealed)
-        return text.getvalue().encode()
-
-    def _sealed(self, row: Row) -> Row:
-        return seal(row, self._run)
-
-    @property
-    def _is_csv(self) -> bool:
-        return self.path.suffix == ".csv"
+    def _text(self, rows: list[Row]) -> bytes:
+        return "".join(json.dumps(seal(row, self._run)) + "\n" for row in rows).encode()
 
     def _beside(self, word: str) -> Path:
         return self._file.with_name(f"{self._file.name}.{word}")
@@ -125,7 +101,8 @@ class Log:
                 rule="A resumed training continues its own log.",
                 remedy="move that file, or name another one.",
             )
-        self.rows = _in_order(rows, resume_at)
+        by_step = {row["step"]: row for row in rows if row["step"] <= resume_at}
+        self.rows = [by_step[step] for step in sorted(by_step)]
         missing = _ranges(set(range(1, complete + 1)) - {row["step"] for row in self.rows})
         message = f"{self.path}: the rows of {missing} are missing" if missing else ""
         if missing and damaged:
@@ -149,18 +126,13 @@ class Log:
             return [], []
         # A line that a crash has truncated is later than any checkpoint.
         lines = self._file.read_bytes().split(b"\n")[:-1]
-        names = []
-        if self._is_csv and lines:
-            head, *lines = lines
-            names = next(csv.reader([head.decode(errors="replace").rstrip("\r")]), [])
         rows, damaged = [], []
-        for number, line in enumerate(lines, 2 if self._is_csv else 1):
-            row: Row = {}
+        for number, line in enumerate(lines, 1):
             try:
-                row = _csv_row(names, line) if self._is_csv else json.loads(line)
-                reason = broken_seal(row, self._run) or _not_a_row(row)
+                row = json.loads(line)
+                reason = broken_seal(row, self._run)
             except (ValueError, RecursionError) as error:
-                reason = str(error)
+                row, reason = {}, str(error)
             if reason:
                 damaged.append(f"line {number}: {reason}")
             else:
@@ -171,14 +143,12 @@ class Log:
 
     def _check_path(self) -> None:
         name, suffix = self.path.name, self.path.suffix
+        suggestion = self.path.with_name("log.jsonl")
         if self.path.is_dir():
             problem, suggestion = f"{self.path} is a folder", self.path / "log.jsonl"
-        elif name in _SUFFIXES:
-            problem, suggestion = (
-                f"{name!r} has nothing before the dot",
-                self.path.with_name(f"log{name}"),
-            )
-        elif suffix not in _SUFFIXES:
+        elif name == ".jsonl":
+            problem = f"{name!r} has nothing before the dot"
+        elif suffix != ".jsonl":
             problem = f"{name!r} ends in {suffix!r}" if suffix else f"{name!r} has no suffix"
             suggestion = self.path.with_suffix(".jsonl")
         else:
@@ -186,7 +156,7 @@ class Log:
         raise ShardingError(
             problem,
             where="argument 'log'",
-            rule="A log is a .jsonl or a .csv file.",
+            rule="A log is a .jsonl file.",
             remedy=f"log={str(suggestion)!r}",
         )
 
@@ -208,18 +178,6 @@ class Log:
         )
 
 
-def _not_a_row(row: Row) -> str:
-    step, seconds = row.get("step"), row.get("seconds")
-    valid = isinstance(step, int) and isinstance(seconds, int | float)
-    return "" if valid else "it has no step and seconds"
-
-
-def _in_order(rows: list[Row], last: int) -> list[Row]:
-    """Return the rows up to a step, each step once."""
-    by_step = {row["step"]: row for row in rows if 0 < row["step"] <= last}
-    return [by_step[step] for step in sorted(by_step)]
-
-
 def _ranges(steps: set[int]) -> str:
     """Return steps as text: `steps 3 to 7, 9`."""
     parts: list[list[int]] = []
@@ -231,19 +189,3 @@ def _ranges(steps: set[int]) -> str:
     texts = [" to ".join(map(str, part)) for part in parts]
     rest = f" and {len(texts) - 3} more parts" if len(texts) > 3 else ""
     return f"step{'s' * (len(steps) > 1)} {', '.join(texts[:3])}{rest}" if texts else ""
-
-
-def _csv_row(names: list[str], line: bytes) -> Row:
-    values = next(csv.reader([line.decode().rstrip("\r")]), [])
-    if len(values) != len(names):
-        raise ValueError(f"it has {len(values)} values for {len(names)} columns")
-    return {n: v if n == "crc" else _number(v) for n, v in zip(names, values, strict=True) if v}
-
-
-def _number(text: str) -> Any:
-    if text in ("True", "False"):
-        return text == "True"
-    try:
-        return int(text)
-    except ValueError:
-        return float(text)

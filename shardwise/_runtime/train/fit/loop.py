@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -12,12 +13,13 @@ import numpy as np
 
 from ...._base.durable import Signals
 from ...._base.errors import ShardingError, ShardwiseError, a_type, warn
-from ...._base.progress import Progress
+from ...._base.progress import Progress, Snapshot, choose_view, clock, metric_texts
 from ...hosts import others
 from .batches import Batches
 from .checkpoint import Checkpoints
+from .curves import draw_curves
 from .log import Log, Row
-from .processes import Team
+from .processes import Team, report
 
 LAG = 50
 """The most steps that may be in flight before their metrics are fetched."""
@@ -27,18 +29,17 @@ Callback = Callable[[Row], Any]
 
 
 class TrainingLoop:
-    """A running training.
+    """One call of `fit`: restores the newest checkpoint, trains, stores, evaluates, logs.
 
     Args:
         step: The step that `data_parallel` returned.
         state: The initial state.
-        data: The batches.
-        done: The number of steps taken before.
+        steps: The total number of steps.
+        every: Store and evaluate after this many steps.
         evaluate: The evaluations, by name.
         callbacks: Functions that are called with every row.
-        store: The checkpoints, if there are any.
-        log: The log, if there is one.
         on_nan: What to do if the loss is not finite: `warn` or `raise`.
+        progress: How to report progress; False for not at all.
         signals: The signals that end the loop.
         team: The processes that train together.
     """
@@ -47,48 +48,100 @@ class TrainingLoop:
         self,
         step: Any,
         state: Any,
-        data: Batches,
-        done: int,
         *,
+        steps: int,
+        every: int,
         evaluate: Mapping[str, Evaluate],
         callbacks: Sequence[Callback],
-        store: Checkpoints | None,
-        log: Log | None,
         on_nan: str,
+        progress: bool | Callable[[Snapshot], Any] | None,
         signals: Signals,
         team: Team,
     ) -> None:
-        self.step, self.state, self.data, self.done = step, state, data, done
-        self.evaluate, self.callbacks, self.store, self.log = evaluate, callbacks, store, log
+        self.step, self.state, self.steps, self.every = step, state, steps, every
+        self.evaluate, self.callbacks = evaluate, callbacks
+        self.store: Checkpoints | None = None
+        self.log: Log | None = None
+        self.data: Batches | None = None
+        self.done = 0
         self.shown: dict[str, float] = {}
-        self._on_nan, self._signals, self._team = on_nan, signals, team
-        self._stored = self._finished = done
+        self._on_nan, self._progress = on_nan, progress
+        self._signals, self._team = signals, team
+        self._row: Row | None = None  # of the checkpoint, not evaluated yet
+        self._resumed = self._stored = self._finished = 0
         self._pending: list[tuple[int, int, float, dict[str, Any]]] = []
         self._finite = True
-        elapsed = log.rows[-1]["seconds"] if log is not None and log.rows else 0.0
-        self._began = time.monotonic() - elapsed
+        self._began = time.monotonic()
 
-    def run(self, steps: int, every: int, bar: Progress) -> None:
-        """Train up to a step, or until a signal."""
-        while self.done < steps and not self.asked_to_end():
+    def restore(self, batches: Any, folder: Path | None, keep: int, log: Path | None) -> None:
+        """Restore state, data and log from the newest checkpoint, if there is one.
+
+        Args:
+            batches: The data.
+            folder: The folder of the checkpoints.
+            keep: How many of them to keep.
+            log: The file of the log.
+        """
+        store = restored = None
+        if folder is not None:
+            store = self.store = self._team.open(folder, keep)
+        data = self._team.batches(batches, self._progress)
+        if store is not None:
+            store.optimizer = self.step.optimizer_kinds(self.state)
+            restored = self._team.resume(store, self.step.arrays(self.state))
+        if restored is not None:
+            self.state = self.step.restore(self.state, restored.arrays)
+            self.done = self._resumed = self._stored = self._finished = restored.step
+            self._row = restored.position.pop("row", None)
+            self._report_position(restored.step)
+            data.seek(restored.position, self._signals)
+        if log is not None:
+            logged = self.done if self._row is None else self.done - 1
+            unstored, run = (0, "") if store is None else (self.every, store.run)
+            self.log = Log(log, self.done, logged, disposable=unstored, run=run)
+        elapsed = self.log.rows[-1]["seconds"] if self.log is not None and self.log.rows else 0.0
+        self._began = time.monotonic() - elapsed
+        self.data = data
+
+    def _report_position(self, done: int) -> None:
+        assert self.store is not None
+        if done > self.steps:
+            warn(
+                f"the training in {self.store.folder} has {done:,} steps already, more than "
+                f"{self.steps:,}",
+            )
+        elif self._progress is not False:
+            verb = "resumes from" if done < self.steps else "is finished already, at"
+            report(f"{verb} step {done:,} of {self.steps:,}, in {self.store.folder}")
+
+    def train(self) -> None:
+        """Run the remaining steps, until a signal ends the loop."""
+        view = choose_view(self._progress, "fit")
+        bar = Progress(view, self.steps, self.done, lambda: self.shown, unit="steps")
+        finished = False
+        try:
+            self._catch_up()
+            self._run(bar)
+            finished = self.done >= self.steps
+        finally:
+            bar.close(finished)
+            self.flush()
+
+    def _run(self, bar: Progress) -> None:
+        assert self.data is not None
+        while self.done < self.steps and not self._team.asked_to_end(self._signals, self.done):
             batch = self.data.draw(self._signals)
             self.state, metrics = self.step.advance(self.state, batch)
             self.done += 1
             seconds = time.monotonic() - self._began
             self._pending.append((self.done, self.data.drawn, seconds, metrics))
-            last = self.done == steps
-            if last or self.done % every == 0:
+            if self.done == self.steps or self.done % self.every == 0:
                 self._finish(self._fetch())
             elif len(self._pending) >= LAG:
                 self.flush()
-                if self.store is not None:
+                if self.store is not None and self._team.first:
                     self.store.watch()
             bar.add(self._newly_finished())
-
-    @property
-    def seconds(self) -> float:
-        """Seconds since the training began, those before an interruption included."""
-        return time.monotonic() - self._began
 
     def _newly_finished(self) -> int:
         """Return how many further steps the devices have finished: the host runs ahead of them."""
@@ -102,40 +155,79 @@ class TrainingLoop:
             self._finished = self.done
         return self._finished - previous
 
-    def asked_to_end(self) -> bool:
-        """Return whether a signal asks to end after this step."""
-        return self._team.asked_to_end(self._signals, self.done)
-
-    def catch_up(self, row: Row | None) -> None:
+    def _catch_up(self) -> None:
         """Evaluate and log the step of a checkpoint after which the training was killed."""
         logged = self.log.rows[-1]["step"] if self.log is not None and self.log.rows else 0
-        if row is not None and self._team.decide(logged < row["step"]):
-            self._write([row | self._evaluate()])
+        if self._row is not None and self._team.decide(logged < self._row["step"]):
+            self._write([self._row | self._evaluate()])
 
     def flush(self) -> None:
         """Fetch and log the metrics of the steps so far."""
         self._write(self._fetch())
 
-    def save_now(self) -> None:
-        """Store the state as it is after the last step, unless that has been done.
+    def leave(self) -> str:
+        """Store what is finished; return one line that reports it and how to resume.
 
-        If the data was interrupted in the middle of a batch, its position is unknown, and nothing
-        is stored.
+        If the data was interrupted in the middle of a batch, its position is unknown, and the state
+        is not stored.
         """
-        self.flush()
-        if self.done != self._stored and not self.data.torn:
-            self._store({})
+        store, name = self.store, self._signals.name
+        if self.data is not None:
+            self.flush()
+            if self.done != self._stored and not self.data.torn:
+                self._store({})
+        self.close()
+        self._team.meet()
+        if not self._team.first:
+            return ""
+        newest = None if store is None else store.newest
+        if self.data is None or (store is not None and newest is None):
+            action = "begins again" if newest is None else f"resumes from step {newest}"
+            return f"fit: {name}: ended before a step was taken. The same call {action}."
+        if store is None:
+            rest = "Nothing is stored: checkpoint='FOLDER' keeps what is finished."
+            return f"fit: {name}: ended after step {self.done:,} of {self.steps:,}. {rest}"
+        repeated = self.done - (newest or 0)
+        note = f"; {repeated} steps after it are done again" if repeated else ""
+        return (
+            f"fit: {name}: saved at step {newest:,} of {self.steps:,}, in {store.folder}{note}. "
+            "The same call resumes from there."
+        )
+
+    def close(self) -> None:
+        """Wait for a checkpoint that is being written, and release the folder."""
         if self.store is not None:
-            self.store.wait()
+            self.store.close()
+
+    def draw(self) -> None:
+        """Draw the curves, once everything is stored."""
+        if self.log is not None and self.log.rows:
+            with self._signals.at_once():
+                draw_curves(self.log.rows, self.log.path.with_name("curves.png"))
+
+    def report_end(self) -> None:
+        """Print a summary: steps, time, metrics, and the paths of the files."""
+        if self._progress not in (None, True) or self.done <= self._resumed:
+            return
+        earlier = f" ({self._resumed:,} of them before)" if self._resumed else ""
+        head = f"{self.done:,} steps{earlier} in {clock(time.monotonic() - self._began)}"
+        paths = [] if self.store is None else [f"checkpoints in {self.store.folder}"]
+        if self.log is not None:
+            curves = self.log.path.with_name("curves.png")
+            paths += [f"log {self.log.path}", *([f"curves {curves}"] if curves.exists() else [])]
+        line = ", ".join([head, *metric_texts(self.shown, most=8)])
+        report("; ".join([line, *paths]))
 
     def _store(self, more: dict[str, Any]) -> None:
         """Store the state and the position in the data; process 0 does, for all."""
-        if self._team.stores:
-            position = self._team.position(self.data) | more
-            if self.store is not None:
-                self.store.save(self.done, self.step.arrays(self.state), position)
-                others.report_progress()
-            self._stored = self.done
+        if self.store is None:
+            return
+        assert self.data is not None
+        position = self._team.position(self.data) | more
+        if self._team.first:
+            self.store.save(self.done, self.step.arrays(self.state), position)
+            others.report_progress()
+        self._stored = self.done
 
     def _finish(self, rows: list[Row]) -> None:
         """Log, store, evaluate.

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -16,8 +16,6 @@ from ...._base.errors import ShardwiseError
 from ...hosts import others
 from .arrays import by_name, rebuild, sum_of
 from .record import Record, Unusable, read_record
-
-T = TypeVar("T")
 
 
 class CheckpointFiles:
@@ -30,7 +28,9 @@ class CheckpointFiles:
 
     def __init__(self, folder: Path, keep: int) -> None:
         self.folder = folder
-        self._args = _orbax().args
+        import orbax.checkpoint as ocp
+
+        self._args = ocp.args
         self._manager = _make_manager(folder, keep)
 
     def steps(self) -> list[int]:
@@ -58,12 +58,10 @@ class CheckpointFiles:
         Raises:
             Unusable: It is damaged, or of another step.
         """
-        return self._reading(step, lambda: self._record(step))
-
-    def _record(self, step: int) -> Record:
         request = self._args.Composite(about=self._args.JsonRestore())
-        facts = self._manager.restore(step, args=request)["about"]
-        return read_record(facts, step, self.where(step))
+        with self._reading(step):
+            facts = self._manager.restore(step, args=request)["about"]
+            return read_record(facts, step, self.where(step))
 
     def arrays(self, step: int, record: Record, like: Any) -> Any:
         """Return the arrays of a checkpoint, compared with its record.
@@ -71,22 +69,21 @@ class CheckpointFiles:
         Raises:
             Unusable: They are not what was stored.
         """
-        return self._reading(step, lambda: self._arrays(step, record, like))
-
-    def _arrays(self, step: int, record: Record, like: Any) -> Any:
         leaves = by_name(like)
         targets = {name: np.empty(x.shape, x.dtype) for name, x in leaves.items() if x.size}
         request = self._args.Composite(state=self._args.StandardRestore(targets))
-        state = self._manager.restore(step, args=request)["state"]
-        for name in targets:
-            if sum_of(state[name]) != record.sums[name]:
-                raise Unusable(f"{name} does not match its checksum")
-        return rebuild(like, list(leaves), state)
+        with self._reading(step):
+            state = self._manager.restore(step, args=request)["state"]
+            for name in targets:
+                if sum_of(state[name]) != record.sums[name]:
+                    raise Unusable(f"{name} does not match its checksum")
+            return rebuild(like, list(leaves), state)
 
-    def _reading(self, step: int, read: Callable[[], T]) -> T:
-        """Call a reader; any error of Orbax means that the checkpoint is damaged."""
+    @contextmanager
+    def _reading(self, step: int) -> Iterator[None]:
+        """Run the block; any error of Orbax in it means that the checkpoint is damaged."""
         try:
-            return read()
+            yield
         except (ShardwiseError, MemoryError, Unusable):
             raise
         except Exception as error:
@@ -112,14 +109,9 @@ class CheckpointFiles:
         self._manager.close()
 
 
-def _orbax() -> Any:
+def _make_manager(folder: Path, keep: int) -> Any:
     import orbax.checkpoint as ocp
 
-    return ocp
-
-
-def _make_manager(folder: Path, keep: int) -> Any:
-    ocp = _orbax()
     # Orbax would have all processes wait for each other at every checkpoint.
     isolation = ocp.options.MultiprocessingOptions()
     if others.count() > 1:

@@ -27,13 +27,11 @@ class Team:
 
     Args:
         step: The training step.
-        stores: Whether there are checkpoints.
     """
 
-    def __init__(self, step: Any, stores: bool) -> None:
+    def __init__(self, step: Any) -> None:
         self.shared = bool(getattr(step, "shared", False))
         self._own_data = getattr(step, "feed", None) == "own"
-        self.stores = stores
         self.first = not self.shared or others.is_first()
 
     @contextmanager
@@ -75,14 +73,14 @@ class Team:
             return Batches(data, on_end=self._report_restart)
         few, many = min(sizes), max(sizes)
         if self.first and few != many and progress is not False:
-            _print(
+            report(
                 f"process {sizes.index(few)} has {few} batches, process {sizes.index(many)} has "
                 f"{many}: an epoch ends after {few} on all"
             )
         return Batches(data, epoch=few)
 
     def _report_restart(self, drawn: int) -> None:
-        _print(
+        report(
             f"the data of process {others.index()} ended after {drawn} batches and restarts there, "
             "independently of the other processes; data with a length ends an epoch on all"
         )
@@ -163,5 +161,6 @@ class Team:
             others.meet("the end of fit")
 
 
-def _print(message: str) -> None:
+def report(message: str) -> None:
+    """Print a line on standard error."""
     print(f"fit: {message}", file=sys.stderr, flush=True)

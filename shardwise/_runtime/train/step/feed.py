@@ -8,6 +8,7 @@ their parameters, through the coordination service.
 
 from __future__ import annotations
 
+import itertools
 import zlib
 from collections.abc import Callable
 from typing import Any
@@ -22,19 +23,6 @@ from .... import _jax
 from ...._base.errors import ShardingError, UnsupportedError
 from ...hosts import others
 from .layout import BatchLayout, fill_up
-
-FEEDS = (None, "own", "whole")
-
-
-def check_feed(feed: Any) -> None:
-    """Raise unless this is a valid `feed`."""
-    if not (feed is None or isinstance(feed, str)) or feed not in FEEDS:
-        raise ShardingError(
-            f"feed is {feed!r}",
-            where="argument 'feed'",
-            rule="Each process passes its 'own' rows, or all pass the same 'whole' batch.",
-            remedy="feed='own'",
-        )
 
 
 class Feed:
@@ -199,44 +187,36 @@ def spread(arrays: Any, sharding: NamedSharding) -> Any:
 
     `jax.device_put` would compare them, too, by sending all of them.
     """
-    leaves, structure = jax.tree.flatten(arrays)
-    addressable = [k for k, leaf in enumerate(leaves) if not _is_elsewhere(leaf)]
-    plain = {k: _plain(leaves[k]) for k in addressable}
-    if sharding.is_fully_replicated and addressable:
-        _refuse_unlike([plain[k] for k in addressable], arrays, addressable)
-    new = list(leaves)
-    for k, leaf in enumerate(leaves):
-        if k not in plain:
-            new[k] = leaf if leaf.sharding == sharding else jax.device_put(leaf, sharding)
-            continue
-        placed = _cut(plain[k], sharding)
-        new[k] = _as_key(leaf, placed) if _is_key(leaf) else placed
+    paths, structure = jax.tree.flatten_with_path(arrays)
+    local = [None if _is_elsewhere(x) else np.asarray(without_keys(x)) for _, x in paths]
+    sums = [
+        (jax.tree_util.keystr(path), zlib.crc32(np.ascontiguousarray(array).tobytes()))
+        for (path, _), array in zip(paths, local, strict=True)
+        if array is not None
+    ]
+    if sharding.is_fully_replicated and sums:
+        _refuse_unlike(sums)
+    new = []
+    for (_, leaf), array in zip(paths, local, strict=True):
+        if array is not None:
+            new.append(with_keys(leaf, _cut(array, sharding)))
+        else:
+            new.append(leaf if leaf.sharding == sharding else jax.device_put(leaf, sharding))
     return jax.tree.unflatten(structure, new)
 
 
-def _refuse_unlike(leaves: list[np.ndarray], arrays: Any, here: list[int]) -> None:
-    sums = [zlib.crc32(np.ascontiguousarray(x).tobytes()) for x in leaves]
-    gathered = others.gather_json(sums, "the same arrays")
-    paths = [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(arrays)]
-    for number, checksums in enumerate(gathered):
-        if len(checksums) != len(gathered[0]):
-            problem = (
-                f"process 0 has {len(gathered[0])} arrays, process {number} has {len(checksums)}"
-            )
-        elif checksums != gathered[0]:
-            first = next(
-                k for k, (a, b) in enumerate(zip(gathered[0], checksums, strict=True)) if a != b
-            )
-            name = paths[here[first]] if first < len(here) else "an array"
-            problem = f"{name} differs between process 0 and process {number}"
-        else:
-            continue
-        raise ShardingError(
-            problem,
-            where="the state of a data-parallel step",
-            rule="All processes start with the same parameters.",
-            remedy="initialize them from the same seed, or load the same file, everywhere.",
-        )
+def _refuse_unlike(sums: list[tuple[str, int]]) -> None:
+    """Raise if the arrays of the processes, given by name and checksum, differ."""
+    first, *rest = others.gather_json(sums, "the same arrays")
+    for number, checksums in enumerate(rest, 1):
+        for expected, actual in itertools.zip_longest(first, checksums):
+            if expected != actual:
+                raise ShardingError(
+                    f"{(expected or actual)[0]} differs between process 0 and process {number}",
+                    where="the state of a data-parallel step",
+                    rule="All processes start with the same parameters.",
+                    remedy="initialize them from the same seed, or load the same file, everywhere.",
+                )
 
 
 def _cut(leaf: np.ndarray, sharding: NamedSharding) -> jax.Array:
@@ -245,16 +225,20 @@ def _cut(leaf: np.ndarray, sharding: NamedSharding) -> jax.Array:
     return jax.make_array_from_callback(leaf.shape, sharding, lambda index: leaf[index])
 
 
-def _plain(leaf: Any) -> np.ndarray:
-    return np.asarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf)
+def without_keys(leaf: Any) -> Any:
+    """Return an array; of keys of `jax.random`, their integers."""
+    return jax.random.key_data(leaf) if _is_key(leaf) else leaf
+
+
+def with_keys(leaf: Any, value: Any) -> Any:
+    """Return a value like `leaf`: keys, from their integers, if that has keys."""
+    if _is_key(leaf):
+        return jax.random.wrap_key_data(value, impl=jax.random.key_impl(leaf))
+    return value
 
 
 def _is_key(leaf: Any) -> bool:
     return isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-
-
-def _as_key(leaf: Any, data: jax.Array) -> Any:
-    return jax.random.wrap_key_data(data, impl=jax.random.key_impl(leaf))
 
 
 def _is_elsewhere(leaf: Any) -> bool:

@@ -22,10 +22,10 @@ from .... import _jax
 from ...._base.errors import ShardingError
 from .dependence import dependents, depends
 from .layout import BatchLayout
-from .losses import LossTerm, accumulator, read_loss
-from .part import BatchPart, LossOf
+from .losses import LossTerm, Objective, accumulator
+from .part import BatchPart
 from .row_independence import refuse_mixed_rows
-from .statistics import Statistics, keep_statistics, refuse_varying
+from .statistics import keep_statistics, refuse_split, refuse_varying
 
 
 @dataclass(frozen=True)
@@ -43,15 +43,6 @@ class Reduced:
     metrics: dict[str, Any]
     state: Any
     certain: bool
-
-
-@dataclass(frozen=True)
-class Objective:
-    """A loss, how to read its output, and whose statistics it uses."""
-
-    loss: LossOf
-    has_aux: bool
-    statistics: Statistics
 
 
 def reduce_gradients(
@@ -79,7 +70,8 @@ def reduce_gradients(
     """
     length = jax.tree.leaves(batch)[0].shape[0]
     rows = length // layout.parts
-    objective.statistics.examine(objective.loss, layout, params, state, batch, padded)
+    inputs = params, state, batch
+    refuse_split(objective, layout, inputs, padded)
     sizes: dict[str, int] = {}
     values = length  # the number of values that the loss is the mean of
     certain = True  # a batch has a row, so only weights can add up to zero
@@ -97,19 +89,18 @@ def reduce_gradients(
         mask = number * rows + jnp.arange(rows) < count if padded else None
 
         def total(params: Any) -> Any:
-            output, new = objective.loss(params, state, batch, place)
-            loss, metrics = read_loss(output, objective.has_aux, rows)
+            terms, new = objective.terms(params, state, batch, place)
+            loss, here = terms["loss"], (params, state, batch)
             if rows in loss.values.shape[1:]:
-                _refuse_rows_crossed(objective, loss, params, state, batch, place)
+                _refuse_rows_crossed(objective, loss, here, place)
             if loss.weights is not None:
-                _refuse_trained_weights(objective, params, state, batch, place, rows)
-            terms = {"loss": loss, **metrics}
+                _refuse_trained_weights(objective, here, place)
             nonlocal values, certain
             certain = loss.weights is None
             values = length if loss.scalar else loss.size(length)
             sizes.update({name: t.size(rows) * layout.parts for name, t in terms.items()})
             if padded and any(term.scalar for term in terms.values()):
-                _refuse_means(objective, terms, layout, params, state, batch, place)
+                _refuse_means(objective, terms, layout, here, place)
             sums = {name: term.sums(None if term.scalar else mask) for name, term in terms.items()}
             scale = _scale(loss, mask, params, layout.axis)
             return sums["loss"][0] / (sizes["loss"] if scale is None else scale), (sums, new, scale)
@@ -131,7 +122,7 @@ def reduce_gradients(
                 batch,
                 layout.accumulate,
             )
-        new = keep_statistics(state, new, layout.axis, objective.statistics.mode)
+        new = keep_statistics(state, new, layout.axis, objective.statistics)
         add = _packed_psum if layout.shared else lax.psum
         return add(sums, layout.axis), new
 
@@ -139,13 +130,12 @@ def reduce_gradients(
         specs = (P(), P(), P(layout.axis), P(layout.axis) if per_device else P(), P())
         return jax.shard_map(body, mesh=mesh, in_specs=specs, out_specs=P(), check_vma=False)
 
-    arguments = params, state, batch, count, key
+    arguments = *inputs, count, key
     if layout.others:
         refuse_varying(mapped, layout, arguments)
-    inputs = params, state, batch
     (grads, sums), state = mapped(layout.mesh)(*arguments)
-    if objective.statistics.mode == "batch":
-        refuse_mixed_rows(objective.loss, objective.has_aux, layout, *inputs)
+    if objective.statistics == "batch":
+        refuse_mixed_rows(objective, layout, inputs)
     metrics = {
         name: total / (sizes[name] if weight is None else weight)
         for name, (total, weight) in sums.items()
@@ -185,14 +175,12 @@ def _padding_before(count: Any, rows: int, layout: BatchLayout) -> Any:
     return jnp.where(earlier, padding, 0).sum()
 
 
-def _refuse_trained_weights(
-    objective: Objective, params: Any, state: Any, batch: Any, place: BatchPart, rows: int
-) -> None:
+def _refuse_trained_weights(objective: Objective, inputs: Any, place: BatchPart) -> None:
     """Raise if the weights of a loss depend on the params: then they are not weights."""
+    params, state, batch = inputs
 
     def weights(params: Any) -> Any:
-        output, _ = objective.loss(params, state, batch, place)
-        return read_loss(output, objective.has_aux, rows)[0].weights
+        return objective.terms(params, state, batch, place)[0]["loss"].weights
 
     if depends(weights, jax.tree.map(jax.lax.stop_gradient, params)):
         raise ShardingError(
@@ -206,16 +194,16 @@ def _refuse_trained_weights(
 
 
 def _refuse_rows_crossed(
-    objective: Objective, loss: LossTerm, params: Any, state: Any, batch: Any, place: BatchPart
+    objective: Objective, loss: LossTerm, inputs: Any, place: BatchPart
 ) -> None:
     """Raise if the number of losses per row grows with the number of rows."""
+    params, state, batch = inputs
     rows = place.rows
     wider = replace(place, rows=2 * rows, count=None, shift=None)
 
     def twice() -> Any:
         doubled = jax.tree.map(lambda x: jnp.concatenate([x, x]), batch)
-        output, _ = objective.loss(params, state, doubled, wider)
-        return read_loss(output, objective.has_aux, 2 * rows)[0].values
+        return objective.terms(params, state, doubled, wider)[0]["loss"].values
 
     try:
         shape = jax.eval_shape(twice).shape
@@ -269,18 +257,16 @@ def _refuse_means(
     objective: Objective,
     terms: dict[str, LossTerm],
     layout: BatchLayout,
-    params: Any,
-    state: Any,
-    batch: Any,
+    inputs: Any,
     place: BatchPart,
 ) -> None:
     """Raise if a scalar is a mean over rows that include padding."""
+    params, state, batch = inputs
 
-    def values(inputs: Any) -> list[Any]:
-        rows, key = inputs
-        output, _ = objective.loss(params, state, rows, replace(place, key=key))
-        loss, metrics = read_loss(output, objective.has_aux, place.rows)
-        return [term.values for term in (loss, *metrics.values())]
+    def values(varying: Any) -> list[Any]:
+        rows, key = varying
+        again, _ = objective.terms(params, state, rows, replace(place, key=key))
+        return [term.values for term in again.values()]
 
     # A metric that depends on no row and no key, such as a learning rate, needs no mask.
     marks = dependents(values, (batch, place.key))

@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 
 from ...._base.errors import ShardingError, a_type
+from .part import BatchPart, LossOf
 
 TAKEN = {"loss", "weight", "updated", "grad_norm", "param_norm", "step", "seconds"}
 REMEDY = "return one loss per row, or (losses, weights) with weights of the same shape."
@@ -80,7 +81,23 @@ def accumulator(dtype: Any) -> Any:
     return jnp.promote_types(dtype, jnp.float32)
 
 
-def read_loss(output: Any, has_aux: bool, rows: int) -> tuple[LossTerm, dict[str, LossTerm]]:
+@dataclass(frozen=True)
+class Objective:
+    """A loss, how to read its output, and whose statistics it uses: `batch` or `shard`."""
+
+    loss: LossOf
+    has_aux: bool
+    statistics: str
+
+    def terms(
+        self, params: Any, state: Any, batch: Any, place: BatchPart
+    ) -> tuple[dict[str, LossTerm], Any]:
+        """Return the loss and the metrics of some rows, by name, and the new state."""
+        output, new = self.loss(params, state, batch, place)
+        return _read(output, self.has_aux, place.rows), new
+
+
+def _read(output: Any, has_aux: bool, rows: int) -> dict[str, LossTerm]:
     """Return the loss and the metrics from the output of a loss function."""
     metrics: Any = {}
     if has_aux:
@@ -109,7 +126,7 @@ def read_loss(output: Any, has_aux: bool, rows: int) -> tuple[LossTerm, dict[str
             f"{', '.join(sorted(TAKEN))} are reported by the step itself, or by sw.fit.",
             "give it another name.",
         )
-    return loss, {name: _term(name, value, rows, True) for name, value in metrics.items()}
+    return {"loss": loss} | {n: _term(n, value, rows, True) for n, value in metrics.items()}
 
 
 def _term(name: str, value: Any, rows: int, has_aux: bool) -> LossTerm:

@@ -90,10 +90,10 @@ class Outputs:
             and not (leaves and leaves[0].is_deleted())
         )
 
-    def donatable(self, leaves: list[Any]) -> list[Any]:
+    def donatable(self, arrays: Any) -> Any:
         """Return the arrays, with copies of those that are not outputs of a step."""
         output_ids = set(map(id, map(call, self._refs)))
-        return [leaf if id(leaf) in output_ids else copied(leaf) for leaf in leaves]
+        return jax.tree.map(lambda x: x if id(x) in output_ids else copied(x), arrays)
 
 
 def _together(leaf: Any) -> Any:

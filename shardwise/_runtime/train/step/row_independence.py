@@ -21,8 +21,8 @@ from ...._base.errors import ShardingError
 from ...._mesh import mesh as virtual_mesh
 from ...._mesh import one_device
 from .layout import BatchLayout
-from .losses import read_loss
-from .part import BatchPart, LossOf
+from .losses import Objective
+from .part import BatchPart
 from .statistics import shapes_of
 
 A_SUM, A_SHARE, NOT_LINEAR = "SW402", "SW403", "SW405"
@@ -32,25 +32,21 @@ MANY = 1 << 26
 """A loss whose arguments have more elements than this is not run to confirm a finding."""
 
 
-def refuse_mixed_rows(
-    loss: LossOf, has_aux: bool, layout: BatchLayout, params: Any, state: Any, batch: Any
-) -> None:
+def refuse_mixed_rows(objective: Objective, layout: BatchLayout, inputs: Any) -> None:
     """Raise if a result of a loss is known to depend on the number of rows per device.
 
     That is a scalar that is not the mean of its rows, or a value or a weight of a row that uses a
     sum or a maximum over the other rows. Unknown results pass.
 
     Args:
-        loss: The loss.
-        has_aux: Whether it has further metrics.
+        objective: The loss.
         layout: The mesh and how the rows are split over it.
-        params: The params; like the rest, only for their shapes.
-        state: Other variables of the loss.
-        batch: The rows.
+        inputs: Params, other state and rows; only for their shapes.
     """
     from ...._analysis.prove import prove
     from ...._meaning import PICKED
 
+    params, state, batch = inputs
     # At least two rows: one row is its own mean and its own sum.
     rows = max(2, jax.tree.leaves(batch)[0].shape[0] // layout.parts)
     sizes = dict(layout.mesh.shape) | {layout.axis: 2}
@@ -59,9 +55,7 @@ def refuse_mixed_rows(
     def body(params: Any, state: Any, batch: Any) -> Any:
         rows = jax.tree.leaves(batch)[0].shape[0]
         place = BatchPart(jax.random.key(0), lax.axis_index(layout.axis), rows)
-        output, _ = loss(params, state, batch, place)
-        first, metrics = read_loss(output, has_aux, rows)
-        terms = {"loss": first, **metrics}
+        terms, _ = objective.terms(params, state, batch, place)
         scalars = {name: term.values for name, term in terms.items() if term.scalar}
         means = {name: lax.pmean(value, layout.axis) for name, value in scalars.items()}
         values = {name: term.values for name, term in terms.items() if not term.scalar}

@@ -1,8 +1,7 @@
 """What the steps for params and for NNX share: options, random keys, the compiled program.
 
-A step is one program, which `gradient.py` builds, and one `Runner`, which compiles and calls it.
-`params.py` and `nnx.py` are adapters: they split a state into arrays and a hashable structure, call
-the runner, and rebuild the state from the new arrays.
+`params.py` and `nnx.py` are adapters: they split a state into arrays and a hashable structure, and
+write what a step does to it.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import inspect
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -27,14 +26,12 @@ from ...._base.errors import (
 from ...._jax.failures import is_deleted
 from ...._mesh import MeshLike, check_at_once
 from ...hosts import others
-from .feed import Feed, check_feed
+from .feed import Feed
 from .gradient import Reduced
 from .layout import BatchLayout, count_rows, fill_up, lay_out, to_device_dtypes
 from .losses import accumulator
 from .part import BatchPart
-from .placement import no_mesh, put, put_rows, refuse_deleted, without_duplicates
-
-RNG = (None, "shard", "example")
+from .placement import Outputs, no_mesh, put, put_rows, refuse_deleted, without_duplicates
 
 AHEAD = 8
 """How many steps may be queued on CPU devices that share a process.
@@ -53,13 +50,34 @@ class Options:
     has_aux: bool
     rng: str | None
     seed: Any
+    statistics: str
     norms: bool
     donate: bool
     at_once: int | str
-    feed: str | None = None
+    feed: str | None
 
     def __post_init__(self) -> None:
-        check_feed(self.feed)
+        _require_choice(
+            "feed",
+            self.feed,
+            (None, "own", "whole"),
+            rule="Each process passes its 'own' rows, or all pass the same 'whole' batch.",
+            remedy="feed='own'",
+        )
+        _require_choice(
+            "rng",
+            self.rng,
+            (None, "shard", "example"),
+            rule="A loss gets no key (None), one per 'shard' or one per 'example'.",
+            remedy="rng='example' makes the result independent of the number of devices.",
+        )
+        _require_choice(
+            "statistics",
+            self.statistics,
+            ("batch", "shard"),
+            rule="Statistics are those of the whole 'batch', or of each 'shard'.",
+            remedy="statistics='batch'",
+        )
         check_at_once(self.at_once, "argument 'at_once'")
         for name in ("has_aux", "norms", "donate"):
             if not isinstance(getattr(self, name), bool | int | np.bool_):
@@ -69,13 +87,6 @@ class Options:
                     rule="It is True or False.",
                     remedy=f"{name}=True",
                 )
-        if not (self.rng is None or isinstance(self.rng, str)) or self.rng not in RNG:
-            raise ShardingError(
-                f"rng is {self.rng!r}",
-                where="argument 'rng'",
-                rule="A loss gets no key (None), one per 'shard' or one per 'example'.",
-                remedy="rng='example' makes the result independent of the number of devices.",
-            )
         if not (_is_number(self.seed) or _is_single_key(self.seed)):
             raise ShardingError(
                 f"seed is {self.seed!r}",
@@ -99,6 +110,15 @@ class Options:
         if self.rng is None:
             return ()
         return (place.shard_key() if self.rng == "shard" else place.example_keys(),)
+
+
+def _require_choice(
+    name: str, value: Any, choices: tuple[str | None, ...], *, rule: str, remedy: str
+) -> None:
+    if not (value is None or isinstance(value, str)) or value not in choices:
+        raise ShardingError(
+            f"{name} is {value!r}", where=f"argument {name!r}", rule=rule, remedy=remedy
+        )
 
 
 def _share_a_process(mesh: Any) -> bool:
@@ -127,32 +147,35 @@ def _is_single_key(seed: Any) -> bool:
         return False
 
 
-Program = Callable[..., Any]
-"""`program(layout, padded, static, arrays, fixed, batch, count)`, traced in the last four.
-
-It returns a pair: the new arrays, in the structure of the old ones, and further outputs.
-"""
-
-
-class Runner:
-    """Runs the program of a step: compiled, on the step's mesh, with its state donated.
+class TrainingStep:
+    """A data-parallel training step: its program, compiled, on its mesh, with its state donated.
 
     Args:
-        program: The computation of a step.
+        loss: The loss.
         options: The options of the step.
+
+    Attributes:
+        trained: The first argument of the loss, for messages.
         lost: Subject and remedy of the error about a state whose memory was donated.
+        owned: Whether the arrays of a state belong to the step; otherwise the caller may also use
+            them, and they are copied before they are donated.
     """
 
-    def __init__(self, program: Program, options: Options, lost: tuple[str, str]):
-        self.program, self.options, self._lost = program, options, lost
-        self.layout = options.layout()
-        self._feed = Feed(self.layout, options.feed)
-        self._parts = self.layout.parts
-        self._rows = P(self.layout.axis)
-        mesh = self.layout.mesh
+    trained: ClassVar[str]
+    lost: ClassVar[tuple[str, str]]
+    owned: ClassVar[bool]
+
+    def __init__(self, loss: Callable[..., Any], options: Options) -> None:
+        self.__name__ = f"data_parallel({getattr(loss, '__name__', type(loss).__name__)})"
+        _check_loss(loss, options.rng, self.trained)
+        self._loss, self._options, self._outputs = loss, options, Outputs()
+        self._layout = options.layout()
+        self._feed = Feed(self._layout, options.feed)
+        mesh = self._layout.mesh
         shardings: dict[str, Any] = {}
         if isinstance(mesh, Mesh) and not self._feed.shared:
-            shardings = {"in_shardings": (None, None, NamedSharding(mesh, self._rows), None)}
+            rows = NamedSharding(mesh, P(self._layout.axis))
+            shardings = {"in_shardings": (None, rows, None)}
         self._compiled = jax.jit(
             self._run,
             static_argnums=(0, 1),
@@ -161,42 +184,120 @@ class Runner:
         )
         self._waiting: deque[jax.Array] | None = deque() if _share_a_process(mesh) else None
 
-    def __call__(
-        self, static: Any, arrays: Any, fixed: Any, batch: Any, mesh: Any, settled: bool = False
-    ) -> Any:
+    def _program(
+        self, layout: BatchLayout, padded: bool, kind: Any, arrays: Any, batch: Any, count: Any
+    ) -> tuple[Any, dict[str, Any]]:
+        """Return the new arrays, in the structure of the old ones, and the metrics.
+
+        Args:
+            layout: The mesh and how the rows are split over it.
+            padded: Whether some rows may not be real.
+            kind: The structure of the state.
+            arrays: The arrays of the state.
+            batch: The rows.
+            count: How many of the rows are real.
+        """
+        raise NotImplementedError
+
+    def _advance(
+        self, kind: Any, arrays: Any, batch: Any, mesh: MeshLike | None
+    ) -> tuple[Any, dict[str, Any]]:
         """Run a step.
 
         Args:
-            static: The structure of the state, hashable.
+            kind: The structure of the state, hashable.
             arrays: The arrays of the state, which are donated.
-            fixed: Arrays that are not donated.
             batch: The rows.
             mesh: Another mesh to trace the program for; it is not compiled.
-            settled: The arrays are exactly the outputs of an earlier step, in their order.
         """
+        leaves = jax.tree.leaves(arrays)
+        settled = self._outputs.are(leaves)
         if not settled:
-            refuse_deleted(jax.tree.leaves(arrays), *self._lost)
+            refuse_deleted(leaves, *self.lost)
         rows = count_rows(batch)
         batch = to_device_dtypes(batch)
         if mesh is not None:
-            layout = self.options.layout(mesh)
+            layout = self._options.layout(mesh)
             batch, padded = fill_up(batch, rows, layout.parts)
-            return self.program(layout, padded, static, arrays, fixed, batch, jnp.int32(rows))
+            return self._program(layout, padded, kind, arrays, batch, jnp.int32(rows))
         with no_mesh():
-            inputs = self._placed(static, arrays, fixed, batch, rows, settled)
+            inputs = self._placed(kind, arrays, batch, rows, settled)
             try:
                 # Counted to detect a process that ends after fewer steps.
                 with others.news().step() if self.shared else contextlib.nullcontext():
-                    outputs = self._compiled(*inputs)
+                    new, metrics = self._compiled(*inputs)
             except (RuntimeError, ValueError) as error:
                 if settled and is_deleted(error):  # one array, by the caller
-                    refuse_deleted(jax.tree.leaves(arrays), *self._lost)
+                    refuse_deleted(leaves, *self.lost)
                 raise
+        self._outputs.remember(jax.tree.leaves(new))
         if self._waiting is not None:
-            self._waiting.append(jax.tree.leaves(outputs[1])[-1])
+            self._waiting.append(metrics["updated"])
             if len(self._waiting) > AHEAD:
                 jax.block_until_ready(self._waiting.popleft())
-        return outputs
+        return new, metrics
+
+    def _lower(self, kind: Any, arrays: Any, batch: Any) -> jax.stages.Lowered:
+        """Return the step lowered for these arguments, or their shapes."""
+        rows = count_rows(batch)
+        batch = to_device_dtypes(batch)
+        with no_mesh():
+            return self._compiled.lower(*self._placed(kind, arrays, batch, rows))
+
+    def _placed(
+        self, kind: Any, arrays: Any, batch: Any, rows: int, settled: bool = False
+    ) -> tuple[Any, ...]:
+        """Return the arguments of the compiled program, on its devices."""
+        if not settled:
+            if self._options.donate and not self.owned:
+                arrays = self._outputs.donatable(arrays)
+            arrays = self._place(arrays)
+            arrays = without_duplicates(arrays) if self._options.donate else arrays
+        layout = self._layout
+        if self.shared:
+
+            def fits(padded: bool, batch: Any, count: Any) -> None:
+                jax.eval_shape(
+                    lambda *args: self._program(layout, padded, kind, *args), arrays, batch, count
+                )
+
+            batch, count, padded = self._feed(batch, rows, fits)
+        else:
+            batch, padded = fill_up(batch, rows, layout.parts)
+            batch = put_rows(batch, layout.mesh, P(layout.axis))
+            count = rows if padded else None  # one number less to transfer
+        return padded, kind, arrays, batch, count
+
+    def _place(self, arrays: Any) -> Any:
+        """Put arrays on every device of the mesh, unless they are there already."""
+        return put(arrays, self._layout.mesh, P())
+
+    def _run(self, padded: bool, kind: Any, arrays: Any, batch: Any, count: Any) -> Any:
+        if count is None:
+            count = jnp.int32(count_rows(batch))
+
+        def run(arrays: Any, batch: Any, count: Any) -> Any:
+            return self._program(self._layout, padded, kind, arrays, batch, count)
+
+        if self._layout.virtual:
+            run = _simulated(run, self._options.at_once)
+        return run(arrays, batch, count)
+
+    def _metrics(self, reduced: Reduced, params: Any) -> dict[str, Any]:
+        """Return the metrics of a step."""
+        metrics = dict(reduced.metrics)
+        metrics["updated"] = metrics["weight"] != 0
+        if self._options.norms:
+            import optax
+
+            metrics["grad_norm"] = optax.tree.norm(_widened(reduced.grads))
+            metrics["param_norm"] = optax.tree.norm(_widened(params))
+        return metrics
+
+    @property
+    def mesh(self) -> Mesh | AbstractMesh:
+        """The mesh it runs on."""
+        return self._layout.mesh
 
     @property
     def shared(self) -> bool:
@@ -206,79 +307,10 @@ class Runner:
     @property
     def feed(self) -> str | None:
         """What each process passes as its batch; None if there is only one process."""
-        return self._feed.kind if self._feed.shared else None
-
-    def lower(self, static: Any, arrays: Any, fixed: Any, batch: Any) -> Any:
-        """Return the step lowered for these arguments, or their shapes, as `jax.jit(f).lower`
-        does."""
-        rows = count_rows(batch)
-        batch = to_device_dtypes(batch)
-        with no_mesh():
-            return self._compiled.lower(*self._placed(static, arrays, fixed, batch, rows))
-
-    def _placed(
-        self, static: Any, arrays: Any, fixed: Any, batch: Any, rows: int, settled: bool = False
-    ) -> tuple[Any, ...]:
-        fixed = self.place(fixed) if fixed else fixed
-        if not settled:
-            arrays = self.place(arrays)
-            arrays = without_duplicates(arrays) if self.options.donate else arrays
-        if self._feed.shared:
-
-            def fits(padded: bool, batch: Any, count: Any) -> None:
-                jax.eval_shape(
-                    lambda *args: self.program(self.layout, padded, static, *args),
-                    arrays, fixed, batch, count,
-                )  # fmt: skip
-
-            batch, count, padded = self._feed(batch, rows, fits)
-        else:
-            batch, padded = fill_up(batch, rows, self._parts)
-            batch = put_rows(batch, self.layout.mesh, self._rows)
-            count = rows if padded else None  # one number less to transfer
-        return padded, static, arrays, fixed, batch, count
-
-    def place(self, arrays: Any) -> Any:
-        """Put arrays on every device of the mesh, unless they are there already."""
-        return put(arrays, self.layout.mesh, P())
-
-    def _run(
-        self, padded: bool, static: Any, arrays: Any, fixed: Any, batch: Any, count: Any
-    ) -> Any:
-        if count is None:
-            count = jnp.int32(count_rows(batch))
-
-        def run(arrays: Any, fixed: Any, batch: Any, count: Any) -> Any:
-            return self.program(self.layout, padded, static, arrays, fixed, batch, count)
-
-        if self.layout.virtual:
-            run = _simulated(run, self.options.at_once)
-        return run(arrays, fixed, batch, count)
-
-
-class TrainingStep:
-    """What the steps for params and for NNX share, besides their runner."""
-
-    __name__: str
-    _runner: Runner
-
-    @property
-    def mesh(self) -> Mesh | AbstractMesh:
-        """The mesh it runs on."""
-        return self._runner.layout.mesh
-
-    @property
-    def shared(self) -> bool:
-        """Whether it runs on the devices of several processes."""
-        return self._runner.shared
-
-    @property
-    def feed(self) -> str | None:
-        """What each process passes as its batch; None if there is only one process."""
-        return self._runner.feed
+        return self._feed.kind if self.shared else None
 
     def __repr__(self) -> str:
-        layout = self._runner.layout
+        layout = self._layout
         sizes = ", ".join(f"{axis}: {size}" for axis, size in layout.mesh.shape.items())
         rows = f"rows along {layout.axis!r}, accumulate={layout.accumulate}"
         return f"<step {self.__name__} on {{{sizes}}}, {rows}>"
@@ -303,12 +335,7 @@ def _simulated(f: Callable[..., Any], at_once: int | str) -> Callable[..., Any]:
     return call
 
 
-def step_name(loss: Callable[..., Any]) -> str:
-    """Return the name of the step in reports."""
-    return f"data_parallel({getattr(loss, '__name__', type(loss).__name__)})"
-
-
-def check_loss(loss: Callable[..., Any], rng: str | None, trained: str = "params") -> None:
+def _check_loss(loss: Callable[..., Any], rng: str | None, trained: str) -> None:
     """Raise if a loss cannot be called with the arguments of the step."""
     count = 2 if rng is None else 3
     try:
@@ -332,18 +359,6 @@ def choose(reduced: Reduced, new: Any, old: Any) -> Any:
         return new
     updated = reduced.metrics["weight"] != 0
     return jax.tree.map(lambda a, b: jnp.where(updated, a, b), new, old)
-
-
-def report(options: Options, reduced: Reduced, params: Any) -> dict[str, Any]:
-    """Return the metrics of a step."""
-    metrics = dict(reduced.metrics)
-    metrics["updated"] = metrics["weight"] != 0
-    if options.norms:
-        import optax
-
-        metrics["grad_norm"] = optax.tree.norm(_widened(reduced.grads))
-        metrics["param_norm"] = optax.tree.norm(_widened(params))
-    return metrics
 
 
 def _widened(tree: Any) -> Any:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from operator import is_
 from typing import Any
 
 import jax
@@ -53,24 +52,6 @@ class TrainState:
     opt_state: Any
     step: Any
     collections: Any = None
-
-    def remember(self, kind: Any, leaves: list[Any]) -> None:
-        """Record the structure of the state, as its step knows it, and all its leaves."""
-        object.__setattr__(self, "_record", (kind, leaves))
-
-    def recall(self, leaves: list[Any]) -> Any:
-        """Return the recorded structure if these are the recorded leaves, not deleted; or None.
-
-        The user may replace params in a state, so all leaves are compared, by identity. A step
-        donates all leaves or none, so only the first is checked for deletion.
-        """
-        kind, recorded = self.__dict__.get("_record", (None, ()))
-        same = len(leaves) == len(recorded) and all(map(is_, leaves, recorded))
-        return kind if same and not (leaves and leaves[0].is_deleted()) else None
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Return the fields to pickle and copy, without the record of `remember`."""
-        return {key: value for key, value in self.__dict__.items() if key != "_record"}
 
     @property
     def variables(self) -> Any:

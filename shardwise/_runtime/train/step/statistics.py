@@ -8,7 +8,6 @@ shard.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -20,67 +19,45 @@ from ...._base.errors import ShardingError, UnsupportedError
 from ...._mesh import mesh as virtual_mesh
 from .dependence import dependents
 from .layout import BatchLayout
-from .part import BatchPart
-
-MODES = ("batch", "shard")
-
-
-@dataclass(frozen=True)
-class Statistics:
-    """Whether the statistics of a loss are those of the whole `batch` or of each `shard`."""
-
-    mode: str
-
-    def __post_init__(self) -> None:
-        if not (isinstance(self.mode, str) and self.mode in MODES):
-            raise ShardingError(
-                f"statistics is {self.mode!r}",
-                where="argument 'statistics'",
-                rule="Statistics are those of the whole 'batch', or of each 'shard'.",
-                remedy="statistics='batch'",
-            )
-
-    def examine(
-        self, loss: Any, layout: BatchLayout, params: Any, state: Any, batch: Any, padded: bool
-    ) -> None:
-        """Raise if the result of a loss would depend on how the batch is split."""
-        by_batch = self.mode == "batch"
-        split = layout.accumulate > 1
-        if not (padded or (by_batch and (split or jax.tree.leaves(state)))):
-            return
-        effects = _effects(loss, layout, params, state, batch, padded)
-        if by_batch and effects.varying:
-            raise _varies(effects.varying[0], layout)
-        if padded and (effects.mixed or effects.collective):
-            raise _padded(_coupling(effects.mixed, effects.collective), layout)
-        if by_batch and split and (effects.changed or effects.collective):
-            raise _split_further(_coupling(effects.changed, effects.collective), layout)
+from .losses import Objective
+from .part import BatchPart, LossOf
 
 
-@dataclass(frozen=True)
-class Effects:
-    """The effects of a loss on its state.
+def refuse_split(objective: Objective, layout: BatchLayout, inputs: Any, padded: bool) -> None:
+    """Raise if the result of a loss would depend on how the batch is split.
 
-    Attributes:
-        changed: The leaves of the state that it updates.
-        mixed: Those of them that would depend on padding.
-        varying: The leaves that then differ between devices.
-        collective: A collective over the data axis, if there is one.
+    Args:
+        objective: The loss.
+        layout: The mesh and how the rows are split over it.
+        inputs: Params, other state and rows; only for their shapes.
+        padded: Whether some rows may not be real.
     """
-
-    changed: list[str]
-    mixed: list[str]
-    varying: list[str]
-    collective: str
+    by_batch = objective.statistics == "batch"
+    split = layout.accumulate > 1
+    if not (padded or (by_batch and (split or jax.tree.leaves(inputs[1])))):
+        return
+    changed, mixed, varying, collective = _effects(objective.loss, layout, inputs, padded)
+    if by_batch and varying:
+        raise _varies(varying[0], layout)
+    if padded and (mixed or collective):
+        raise _padded(_coupling(mixed, collective), layout)
+    if by_batch and split and (changed or collective):
+        raise _split_further(_coupling(changed, collective), layout)
 
 
 def _effects(
-    loss: Any, layout: BatchLayout, params: Any, state: Any, batch: Any, padded: bool
-) -> Effects:
+    loss: LossOf, layout: BatchLayout, inputs: Any, padded: bool
+) -> tuple[list[str], list[str], list[str], str]:
+    """Return the effects of a loss on its state.
+
+    That is the leaves of the state that it updates, those of them that would depend on padding, the
+    leaves that then differ between devices, and a collective over the data axis, if there is one.
+    """
     from ...._engine.call import trace
     from ...._jax.virtual import virtually
     from ...._program import collectives_in
 
+    params, state, batch = inputs
     # At least two devices: on a mesh of one, nothing differs between devices.
     sizes = dict(layout.mesh.shape)
     sizes[layout.axis] = max(2, layout.devices)
@@ -108,13 +85,13 @@ def _effects(
         )
 
     shapes = shapes_of((params, state))
-    inputs = rows, jax.eval_shape(lambda: jax.random.key(0))  # padding has keys as well
+    varied = rows, jax.eval_shape(lambda: jax.random.key(0))  # padding has keys as well
     try:
         with virtually(mesh):  # a separate program, even inside another trace
-            ops = trace(program, *shapes, *inputs)[0].body
+            ops = trace(program, *shapes, *varied)[0].body
             mixing = [False] * len(unchanged)
             if padded and not all(unchanged):
-                mixing = dependents(lambda inputs, p, s: program(p, s, *inputs)[0], inputs, *shapes)
+                mixing = dependents(lambda varied, p, s: program(p, s, *varied)[0], varied, *shapes)
     except UnsupportedError as error:
         raise UnsupportedError(
             f"it is unknown whether its statistics are those of the whole batch: {error}",
@@ -127,7 +104,7 @@ def _effects(
     varying = [name for name, axes in zip(names, _differing(ops), strict=False) if axes]
     collectives = [op for op in collectives_in(ops.ops) if layout.axis in [a.name for a in op.axes]]
     mixed = [name for name, mixes in zip(names, mixing, strict=True) if mixes and name in changed]
-    return Effects(changed, mixed, varying, str(collectives[0]) if collectives else "")
+    return changed, mixed, varying, str(collectives[0]) if collectives else ""
 
 
 def refuse_varying(mapped: Any, layout: BatchLayout, arguments: Any) -> None:
