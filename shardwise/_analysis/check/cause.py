@@ -6,7 +6,6 @@ import dataclasses
 import functools
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
-from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -43,16 +42,21 @@ def cause(gap: Gap, leaf: str, axes: Sequence[Axis], mesh: str, seen: Seen = ())
 
     `seen` has the factor at this place on every mesh that was read (`ratios`).
     """
-    evidence: Any = Unrelated(gap, mesh)
     if gap.kind == "times" and gap.ratio is not None:
-        evidence, faults = Multiple(gap, tuple(axes), seen), (CountedOften, TooLarge, TooSmall)
+        multiple = Multiple(gap, tuple(axes), seen)
+        faults = CountedOften, TooLarge, TooSmall
+        finding = next(filter(None, (fault.from_meaning(multiple) for fault in faults)))
     elif gap.kind == "mistake" and gap.mistake is not None and gap.mistake.axes:
-        evidence = Misuse(gap.mistake.used or gap.mistake, gap.ratio)
-        faults = (ShareReturned, ShareUsed)
+        misuse = Misuse(gap.mistake.used or gap.mistake, gap.ratio)
+        finding = ShareReturned.from_meaning(misuse) or ShareUsed.from_meaning(misuse)
+    elif gap.kind in ("first", "moved") and gap.stray is not None:
+        fault = Differs if gap.kind == "first" else OtherDimension
+        finding = fault.from_meaning(names(gap.axes), line_of(gap.stray))
     else:
-        joined = {"first": Differs, "moved": OtherDimension} if gap.stray is not None else {}
-        faults = (joined.get(gap.kind, NotFollowed),)
-    finding = next(filter(None, (fault.from_meaning(evidence) for fault in faults)))
+        op = gap.mistake.op if gap.mistake is not None else gap.stray
+        where = op.where if op is not None else nowhere()
+        name = gap.stray.name if isinstance(gap.stray, Leaf | Collective) else ""
+        finding = NotFollowed.from_meaning(gap, mesh, where, name)
     message = f"{leaf} {finding.message}"
     return dataclasses.replace(finding, leaf=leaf, mesh=mesh, message=message, evidence=MEANING)
 
@@ -172,24 +176,14 @@ class Multiple:
         """Return whether a step is part of a `pmean`."""
         return within(step.op.source, "pmean")
 
-    @staticmethod
-    def line(step: TermEvent) -> Where:
-        """Return the line of a step; for one made by autodiff, the line of the `grad`."""
-        return line_of(step.op)
-
-    def gradient_remedy(self, step: TermEvent) -> str:
-        """Return how to write a gradient that autodiff has already summed."""
-        return two_ways(step.op, self.over)
+    def gradient(self, step: TermEvent) -> tuple[Where, str]:
+        """Return the line of the `grad` that made a step, and how to write it."""
+        return line_of(step.op), two_ways(step.op, self.over)
 
     @staticmethod
     def counts(step: TermEvent) -> bool:
         """Return whether the summed value has an integer dtype."""
         return jnp.issubdtype(step.op.outs[0].dtype, jnp.integer)
-
-    @staticmethod
-    def is_integer(coef: Coef) -> bool:
-        """Return whether a coefficient is an integer."""
-        return Fraction(coef).denominator == 1
 
     @staticmethod
     def divides(step: TermEvent, number: Fraction) -> bool:
@@ -291,37 +285,3 @@ class Misuse:
         dims = tuple(total.params["axes"])
         text = str(dims[0] if len(dims) == 1 else dims) if total.outs[0].shape else ""
         return text if dims == tuple(range(len(dims))) else f"{text}, keepdims=True", text
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Unrelated:
-    """A place where no rule relates the value to one device, or a result that is joined wrongly."""
-
-    gap: Gap
-    mesh: str
-
-    @property
-    def over(self) -> str:
-        """The axes along which devices differ, as written in a collective."""
-        return names(self.gap.axes)
-
-    @property
-    def line(self) -> Where:
-        """The line of the result."""
-        return line_of(self.gap.stray) if self.gap.stray is not None else nowhere()
-
-    @property
-    def where(self) -> Where:
-        """The line from which on no rule relates the two."""
-        op = self.gap.mistake.op if self.gap.mistake is not None else self.gap.stray
-        return op.where if op is not None else nowhere()
-
-    @property
-    def reason(self) -> str:
-        """The reason why an operation could not be followed."""
-        return self.gap.mistake.reason if self.gap.mistake is not None else ""
-
-    @property
-    def name(self) -> str:
-        """The name of the operation that has no rule."""
-        return self.gap.stray.name if isinstance(self.gap.stray, Leaf | Collective) else ""

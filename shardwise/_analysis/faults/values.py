@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from .fault import NUMBERS, Fault
-
-if TYPE_CHECKING:
-    from .finding import Finding
+from .fault import Fault
+from .finding import NUMBERS, Finding
 
 
 class FollowsSharding(Fault):
     code = "SW106"
     title = "random numbers that follow the sharding"
-    evidence = (NUMBERS,)
     explanation = """
         **Random numbers follow the sharding.** With one key for all, every device draws the same
         numbers for its part; with a key per device, they change with the number of devices. Either
@@ -81,7 +78,6 @@ class FollowsSharding(Fault):
 class NotFinite(Fault):
     code = "SW107"
     title = "NaN, infinity or integers that wrap around, on some meshes only"
-    evidence = (NUMBERS,)
     explanation = """
         **NaN, infinity or integers that wrap around, on some meshes only**: a division by the count
         of a device that has nothing, a logarithm of an empty sum, a sum in float16 of which one
@@ -142,7 +138,6 @@ class NotFinite(Fault):
 class OtherType(Fault):
     code = "SW108"
     title = "a different shape, dtype or structure"
-    evidence = (NUMBERS,)
     explanation = """
         **A different shape, dtype or structure** than on one device: the sizes of what is returned
         come from the local shapes.
@@ -194,7 +189,6 @@ class OtherType(Fault):
 class DependsOnDevices(Fault):
     code = "SW109"
     title = "depends on the number of devices in some other way"
-    evidence = (NUMBERS,)
     explanation = """
         **A result depends on the number of devices** in none of the ways above. The line is that of
         the first value that is the same on every device yet depends on how many there are. Where
@@ -266,7 +260,6 @@ class DependsOnDevices(Fault):
 class NotReference(Fault):
     code = "SW110"
     title = "differs from the reference on one device already"
-    evidence = (NUMBERS,)
     explanation = """
         **A result differs from `reference=` on one device already.** Then it is not the sharding:
         the program and the reference compute different things. What the sharding does besides is
