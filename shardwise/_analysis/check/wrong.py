@@ -67,11 +67,6 @@ class Wrong:
         return self.run.paths[self.index]
 
     @property
-    def sizes(self) -> dict[str, int]:
-        """The axis sizes of the mesh."""
-        return self.run.sizes
-
-    @property
     def mesh(self) -> str:
         """The axis sizes as text."""
         assert self.run.mesh is not None
@@ -239,8 +234,10 @@ class Wrong:
 
     @functools.cached_property
     def _fitting(self) -> list[Powers]:
+        if self.times is None:
+            return []
         slack = min(max(16 * self.limit.norm, 1e-5), 0.25)
-        return powers(self.sizes, self.times, self.seen, slack) if self.times is not None else []
+        return powers(self.run.sizes, self.times, self.seen, slack)
 
     @property
     def multiple(self) -> float | None:
@@ -296,17 +293,14 @@ class Wrong:
         """How each value on the way to it relates to its twin on one device."""
         target = self.run.body.outs[self.index]
         assert isinstance(target, Var)
-        return relations(self.run.body, target, beside(self.run, self.base), self.agree)
+        known = beside(self.run, self.base)
+        return relations(self.run.body, target, known, lambda a, b: agree(a, b, self.limit))
 
     def comes_from(self, op: Op) -> bool:
         """Return whether the result of an operation can be what makes it wrong."""
         body = self.run.body
         target = body.outs[self.index]
         return not isinstance(target, Var) or leads_to(body, target, self.related, op)
-
-    def agree(self, a: Any, b: Any) -> bool:
-        """Return whether two arrays are equal within the tolerance of this result."""
-        return agree(a, b, self.limit)
 
     @functools.cached_property
     def suspect(self) -> tuple[str, Where] | None:
@@ -345,22 +339,14 @@ class Wrong:
     # --- random numbers
 
     @functools.cached_property
-    def draw(self) -> Op | None:
-        """The random draw that depends on the sharding, if there is one."""
+    def draw(self) -> tuple[Where, bool] | None:
+        """The line of a random draw that depends on the sharding, if there is one.
+
+        With it, whether the inputs of the draw, such as its key, differ between devices.
+        """
         body, target = self.run.body, self.run.body.outs[self.index]
-        return None if self.apart else follows_sharding(body, self.base.body, target)
-
-    @property
-    def draw_line(self) -> Where:
-        """The line of the random draw."""
-        assert self.draw is not None
-        return place(self.draw, self.run.body)
-
-    @property
-    def keys_differ(self) -> bool:
-        """Whether the inputs of the draw, such as its key, differ between devices."""
-        ins = self.draw.ins if self.draw is not None else ()
-        return any(isinstance(atom, Var) and bool(atom.axes) for atom in ins)
+        draw = None if self.apart else follows_sharding(body, self.base.body, target)
+        return draw and (place(draw, body), any(atom.axes for atom in draw.ins))
 
 
 def _is_finite_alone(here: np.ndarray, there: np.ndarray) -> bool:

@@ -62,11 +62,6 @@ class NothingCompared(Limit):
     remedy = "Return what the program computes: the loss, the gradients, the new parameters."
 
     @classmethod
-    def no_results(cls, so: str) -> Finding:
-        """Report a function that returns None."""
-        return cls.so(f"the function returns no arrays: {so}")
-
-    @classmethod
     def no_elements(cls) -> Finding:
         """Report arguments without a single element."""
         return cls.finding(

@@ -49,19 +49,20 @@ class FollowsSharding(Fault):
         """Report the draw, and whether each device has its own key."""
         if wrong.draw is None:
             return None
+        line, keys_differ = wrong.draw
         follows = "depends on random numbers that follow the sharding"
         remedy = "draw them for the whole array and keep the part of this device"
-        if not wrong.keys_differ:
+        if not keys_differ:
             return cls.finding(
                 f"{follows}: every device draws the same ones, with one key ({wrong.much})",
-                wrong.draw_line,
+                line,
                 f"{remedy}, or make one key per example from its global index: "
                 "jax.random.fold_in(key, index).",
             )
         return cls.finding(
             f"{follows}: each device draws with a key of its own, so another number of devices "
             f"draws other numbers ({wrong.much})",
-            wrong.draw_line,
+            line,
             "accept it with that comment, or compare what does not depend on the numbers, with "
             f"reference= and rtol=. For the same numbers on any mesh, {remedy}.",
         )
@@ -69,7 +70,7 @@ class FollowsSharding(Fault):
     @classmethod
     def note(cls, wrong: Any) -> str:
         """Return the comment that accepts a separate key for each device."""
-        if not wrong.keys_differ:
+        if not wrong.draw[1]:
             return ""
         comment = f"`# shardwise: ignore[{cls.code}]`"
         return f". If that is meant, accept it: {comment} at the end of this line"

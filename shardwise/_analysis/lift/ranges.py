@@ -12,10 +12,10 @@ import numpy as np
 from jax import lax
 
 from ... import _jax
-from ..._program import Atom, Collective, Leaf, Lit, Op, Var
+from ..._program import Atom, Collective, Leaf, Op, Var
 from ..._program import collectives as _collectives
 from ..._program.primitives import DTYPE_PARAMS, of
-from .leaves import bound
+from .leaves import as_float, beside, bound, retyped
 from .quantities import floated
 from .widths import FLOAT, wide_dtype
 
@@ -60,15 +60,9 @@ def is_order_sensitive(op: Collective, ins: list[Atom], outs: list[Var]) -> tupl
     count = len(op.groups[0]) if op.groups else math.prod(axis.size for axis in op.axes)
     gathered = Var((count, *outs[0].shape), outs[0].dtype)
     gathered.axes = outs[0].axes
-    origin: dict[str, Any] = {"scope": op.scope, "source": op.source, "calls": op.calls}
     params = {"dimension": 0, "tiled": False}
-    first = Collective(
-        ins, [gathered], "all_gather", op.axes, params, op.groups,
-        needs=op.needs, meets=op.meets, flow=op.flow, **origin,
-    )  # fmt: skip
-    return first, Leaf(
-        [gathered], outs, "psum", _added_up, {}, needs=gathered.axes, flow=op.flow, **origin
-    )
+    first = dataclasses.replace(op, ins=ins, outs=[gathered], name="all_gather", params=params)
+    return first, beside(op, gathered, outs[0], "psum", _added_up)
 
 
 def _added_up(x: Any) -> list[Any]:
@@ -93,19 +87,15 @@ def may_wrap(op: Op) -> bool:
 def without_wrapping(op: Leaf | Collective, ins: list[Atom]) -> list[Op]:
     """Return operations that compute the result in float64, without wrapping around."""
     (out,) = op.outs
-    result = _like(out)
+    result = retyped(out, FLOAT)
     if isinstance(op, Collective):
-        wide = [_like(a) if isinstance(a, Var) else Lit(np.asarray(a.value, FLOAT)) for a in ins]
-        origin: dict[str, Any] = {"scope": op.scope, "source": op.source, "calls": op.calls}
-        casts: list[Op] = [
-            Leaf([atom], [var], "convert_element_type", _as_float, {}, needs=var.axes, **origin)
-            for atom, var in zip(ins, wide, strict=True)
-            if isinstance(var, Var)
-        ]
-        return [*casts, dataclasses.replace(op, ins=wide, outs=[result])]
+        wide = [retyped(atom, FLOAT) for atom in ins]
+        pairs = zip(ins, wide, strict=True)
+        casts = [beside(op, *pair, "convert_element_type", as_float) for pair in pairs]
+        return [*casts, dataclasses.replace(op, ins=[*wide], outs=[result])]
     primitive, params = bound(op)
     if op.name == "convert_element_type":
-        run: Any = _as_float
+        run: Any = as_float
     elif primitive is None:
         return []
     else:
@@ -114,13 +104,3 @@ def without_wrapping(op: Leaf | Collective, ins: list[Atom]) -> list[Op]:
         }
         run = functools.partial(floated, _jax.applying(primitive, params, op.effect))
     return [dataclasses.replace(op, ins=ins, outs=[result], run=run, params=params)]
-
-
-def _like(var: Var) -> Var:
-    new = Var(var.shape, FLOAT)
-    new.axes = var.axes
-    return new
-
-
-def _as_float(x: Any) -> list[Any]:
-    return [lax.convert_element_type(x, FLOAT)]
