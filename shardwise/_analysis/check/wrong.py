@@ -42,7 +42,7 @@ from .diagnose import (
     relations,
 )
 from .lint import maker_of, summed_again
-from .overflow import Overflow, overflow, wrapped
+from .overflow import Overflow, overflow
 from .relate import beside
 
 
@@ -154,11 +154,6 @@ class Wrong:
     def finite_alone(self) -> bool:
         """Whether it is finite where it should be NaN or infinite."""
         return self.same_type and _is_finite_alone(self.got, self.want.value)
-
-    @property
-    def wraps(self) -> tuple[Overflow, bool] | None:
-        """Where integers wrap around on only one side, the mesh or one device."""
-        return wrapped(self.run, self.base, self.index)
 
     @property
     def _beyond(self) -> Run:

@@ -78,14 +78,12 @@ class FollowsSharding(Fault):
 
 class NotFinite(Fault):
     code = "SW107"
-    title = "NaN, infinity or integers that wrap around, on some meshes only"
+    title = "NaN or infinity on some meshes only"
     explanation = """
-        **NaN, infinity or integers that wrap around, on some meshes only**: a division by the count
-        of a device that has nothing, a logarithm of an empty sum, a sum in float16 of which one
-        device's part is larger than 65504, or one in int8 that ends at 127. A value that leaves the
-        range of its dtype is named with its line: floating-point values of every dtype, integers of
-        8 and 16 bits, outside of loops. Integers that wrap around on one device and on the mesh
-        alike, as in a hash, are left alone.
+        **NaN or infinity on some meshes only**: a division by the count of a device that has
+        nothing, a logarithm of an empty sum, a sum in float16 of which one device's part is larger
+        than 65504. A value that leaves the range of its dtype is named with its line, outside of
+        loops. Where integers may wrap around, SW109 asks whether they do.
     """
     wrong = """
         @sharded()
@@ -107,17 +105,7 @@ class NotFinite(Fault):
 
     @classmethod
     def from_numbers(cls, wrong: Any) -> Finding | None:
-        """Report what is not finite or wraps around, and where a value exceeds its range."""
-        if (wrap := wrong.wraps) is not None:
-            wrapped, on_mesh = wrap
-            where_text = "" if on_mesh else "on one device, and not on the mesh, "
-            return cls.finding(
-                f"depends on where integers wrap around ({wrong.much}): {where_text}{wrapped} here",
-                wrapped.where,
-                "add up in a wider dtype: x.sum(dtype=jnp.int32), "
-                "preferred_element_type=jnp.int32, or x.astype(jnp.int32) before the sum; integers "
-                "wrap around where they end.",
-            )
+        """Report what is not finite, and where a value exceeds its range."""
         if wrong.apart or not (wrong.not_finite or wrong.finite_alone):
             return None
         text = "is NaN or infinite"

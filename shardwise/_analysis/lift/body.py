@@ -23,14 +23,7 @@ import dataclasses
 from ..._program import Atom, Body, Collective, Cond, Leaf, Lit, Op, Scan, Var, While, twin
 from .leaves import beside, lifted_leaf, retyped, runs_declared
 from .quantities import Quantities
-from .ranges import (
-    in_range,
-    is_order_sensitive,
-    may_leave,
-    may_wrap,
-    sums_one_by_one,
-    without_wrapping,
-)
+from .ranges import in_range, is_order_sensitive, may_leave, sums_one_by_one
 from .widths import constant, eps_of, wide_dtype
 
 
@@ -42,10 +35,7 @@ class Lifted:
     wide: dict[Var, Var]
     accuracy: dict[Var, float]
     unbounded: dict[Var, Var]
-    """For values that may leave the range of their dtype, their values without that range.
-
-    Among them are integers of 8 and 16 bits, computed only where they are needed.
-    """
+    """For values that may leave the range of their dtype, their values without that range."""
 
     def of(self, atom: Atom) -> Atom:
         """Return the lifted value for one of the original program."""
@@ -120,11 +110,6 @@ class _Lift:
         rows: list[Op] = [new]
         if not isinstance(op, Leaf | Collective):
             return rows
-        if self.quantities is None and may_wrap(op):
-            unwrapped = without_wrapping(op, list(new.ins))
-            if unwrapped:
-                self.unbounded[op.outs[0]] = unwrapped[-1].outs[0]
-            return rows + unwrapped
         for index, declared in enumerate(op.outs):
             out = new.outs[index]
             run = in_range(declared.dtype) if out.dtype != declared.dtype else None

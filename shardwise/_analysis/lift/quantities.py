@@ -65,13 +65,13 @@ class Quantities:
             floats, results = map(_float_like, op.ins), map(_float_like, op.outs)
             as_floats = dataclasses.replace(op, ins=[*floats], outs=[*results])
             new = lifted_leaf(as_floats, ins, outs)
-            return dataclasses.replace(new, run=functools.partial(floated, new.run))
+            return dataclasses.replace(new, run=functools.partial(_floated, new.run))
         run = functools.partial(_rounding, lifted_leaf(op, ins, outs).run, is_quantity, _dtypes(op))
         return dataclasses.replace(op, ins=ins, outs=outs, run=run)
 
 
-def floated(run: Callable[..., list[Any]], *xs: Any) -> list[Any]:
-    """Apply an operation to integers converted to float64."""
+def _floated(run: Callable[..., list[Any]], *xs: Any) -> list[Any]:
+    # Integers are converted to float64.
     are_integers = [jnp.issubdtype(jnp.result_type(x), jnp.integer) for x in xs]
     rows = zip(xs, are_integers, strict=True)
     return run(*(lax.convert_element_type(x, jnp.float64) if n else x for x, n in rows))

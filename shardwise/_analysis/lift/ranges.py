@@ -12,11 +12,10 @@ import numpy as np
 from jax import lax
 
 from ... import _jax
-from ..._program import Atom, Collective, Leaf, Op, Var
+from ..._program import Atom, Collective, Leaf, Var
 from ..._program import collectives as _collectives
-from ..._program.primitives import DTYPE_PARAMS, of
-from .leaves import as_float, beside, bound, retyped
-from .quantities import floated
+from ..._program.primitives import of
+from .leaves import beside
 from .widths import FLOAT, wide_dtype
 
 FAR = 1e30
@@ -70,37 +69,3 @@ def _added_up(x: Any) -> list[Any]:
     limit, beyond = _end(jnp.dtype(jnp.float16))
     overflowed = (abs(totals) >= limit).any(0)
     return [jnp.where(overflowed, jnp.sign(totals[-1]) * beyond, totals[-1])]
-
-
-NARROW = 2
-"""The largest size in bytes of integer dtypes that are checked for wrapping around."""
-
-
-def may_wrap(op: Op) -> bool:
-    """Return whether an operation returns integers of 8 or 16 bits that may wrap around."""
-    if not isinstance(op, Leaf | Collective) or not of(op.name).growth or len(op.outs) != 1:
-        return False
-    dtype = op.outs[0].dtype
-    return jnp.issubdtype(dtype, jnp.integer) and dtype.itemsize <= NARROW
-
-
-def without_wrapping(op: Leaf | Collective, ins: list[Atom]) -> list[Op]:
-    """Return operations that compute the result in float64, without wrapping around."""
-    (out,) = op.outs
-    result = retyped(out, FLOAT)
-    if isinstance(op, Collective):
-        wide = [retyped(atom, FLOAT) for atom in ins]
-        pairs = zip(ins, wide, strict=True)
-        casts = [beside(op, *pair, "convert_element_type", as_float) for pair in pairs]
-        return [*casts, dataclasses.replace(op, ins=[*wide], outs=[result])]
-    primitive, params = bound(op)
-    if op.name == "convert_element_type":
-        run: Any = as_float
-    elif primitive is None:
-        return []
-    else:
-        params = {
-            key: FLOAT if key in DTYPE_PARAMS and value else value for key, value in params.items()
-        }
-        run = functools.partial(floated, _jax.applying(primitive, params, op.effect))
-    return [dataclasses.replace(op, ins=ins, outs=[result], run=run, params=params)]
