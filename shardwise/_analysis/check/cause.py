@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
 
@@ -12,7 +11,7 @@ import numpy as np
 
 from ..._meaning import Coef, Gap, Mistake, TermEvent, below
 from ..._mesh import Axis
-from ..._program import Collective, Join, Leaf, Lit, Op, Where, within
+from ..._program import Collective, Join, Leaf, Lit, Where, within
 from ..faults import (
     MEANING,
     CountedOften,
@@ -86,6 +85,12 @@ class Multiple:
         self.powers = self._most_likely()
         """The power of each axis size in the factor."""
         self._axes = tuple(axis for axis in axes if axis.name in self.powers)
+        self.over = names(self._axes)
+        """The axes of the factor, as written in a collective."""
+        self.number = _number(self.ratio)
+        """The factor as text."""
+        self.made_of = "" if gap.whole else "is made from a value that "
+        """The text for a difference inside a result: not new params are off, but their gradient."""
         clear = self.powers and (len(self._fitting) == 1 or self._explained(self.powers))
         large = clear and plain_product(self.powers)
         small = clear and plain_product(self.powers, -1)
@@ -116,21 +121,6 @@ class Multiple:
         """The step at which a whole value was added to a share, if that explains the factor."""
         last = self._counted[-1] if self._counted else None
         return last if last and (not self._fitting or _is_in(last, self.powers)) else None
-
-    @property
-    def over(self) -> str:
-        """The axes of the factor, as written in a collective."""
-        return names(self._axes)
-
-    @property
-    def made_of(self) -> str:
-        """The text for a difference inside a result: not new params are off, but their gradient."""
-        return "" if self.gap.whole else "is made from a value that "
-
-    @property
-    def number(self) -> str:
-        """The factor as text."""
-        return _number(self.ratio)
 
     @property
     def inverse(self) -> str:
@@ -212,64 +202,36 @@ def _number(ratio: Fraction) -> str:
     return next((text for text in texts if text != "1"), str(ratio))
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
 class Misuse:
     """An operation that uses a share of a sum or of a maximum as the whole."""
 
-    mistake: Mistake
-    ratio: Coef | None
-    """For returned shares, the multiple of the result that their sum is, if known."""
-
-    @property
-    def over(self) -> str:
+    def __init__(self, mistake: Mistake, ratio: Coef | None):
+        op, born, maker = mistake.op, mistake.born, mistake.maker
+        self.mistake, self.ratio = mistake, ratio
+        """For returned shares, the ratio is the multiple of the result that their sum is."""
+        self.over = names(mistake.axes)
         """The axes of the share, as written in a collective."""
-        return names(self.mistake.axes)
-
-    @property
-    def returned(self) -> bool:
-        """Whether the share is returned."""
-        return isinstance(self.mistake.op, Join)
-
-    @property
-    def same(self) -> bool:
+        self.line = line_of(op)
+        """The line that uses the share."""
+        self.returned = isinstance(op, Join)
+        self.same = isinstance(op, Join) and set(mistake.axes) <= set(op.replicated)
         """Whether it is returned as the same on all devices."""
-        return isinstance(self.mistake.op, Join) and set(self.mistake.axes) <= set(
-            self.mistake.op.replicated
-        )
-
-    @functools.cached_property
-    def where(self) -> Where:
-        """The line that computes the share."""
-        born, op = self.mistake.born, self.mistake.op
+        arrays = [a for a in maker.ins if not isinstance(a, Lit)] if isinstance(maker, Leaf) else []
+        self.joins_parts = len(arrays) == 2
+        """Whether the share was made by combining two arrays."""
+        backward = born is not None and born.backward
+        self.gradient = born if backward and op.backward else None
+        """The operation that makes the share, if both are in a backward pass."""
         line = line_of(born or op)
-        gradient = born is not None and born.backward
         elsewhere = line.function != op.where.function and not self.returned
         # The line of the loss does not show where its gradient is taken.
-        return op.where if gradient and elsewhere and not op.differentiated else line
-
-    @property
-    def line(self) -> Where:
-        """The line that uses the share."""
-        return line_of(self.mistake.op)
-
-    @property
-    def joins_parts(self) -> bool:
-        """Whether the share was made by combining two arrays."""
-        maker = self.mistake.maker
-        arrays = isinstance(maker, Leaf) and [a for a in maker.ins if not isinstance(a, Lit)]
-        return bool(arrays) and len(arrays) == 2
-
-    @property
-    def gradient(self) -> Op | None:
-        """The operation that makes the share, if both are in a backward pass."""
-        born = self.mistake.born
-        return born if self.mistake.op.backward and born is not None and born.backward else None
+        self.where = op.where if backward and elsewhere and not op.differentiated else line
+        """The line that computes the share."""
 
     @property
     def divides_whole(self) -> bool:
         """Whether the dividend of a division by the share is not a share itself."""
-        divides = isinstance(self.mistake.op, Leaf) and self.mistake.op.name == "div"
-        return divides and not self.mistake.owed[0] & {*self.mistake.axes}
+        return self.mistake.owed[0].isdisjoint(self.mistake.axes)
 
     @property
     def variance(self) -> tuple[str, str] | None:

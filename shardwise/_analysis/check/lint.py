@@ -49,19 +49,13 @@ def lint(body: Body, axes: list[Axis]) -> list[Finding]:
     ]
 
 
-def summed_again(ops: list[Op]) -> Iterator[tuple[Collective, Axis]]:
-    """Yield each sum over an axis along which all devices have the same value."""
-    for op in collectives_in(ops):
-        repeated = [axis for axis in op.axes if axis.size > 1 and axis not in op.ins[0].axes]
-        if op.name == "psum" and repeated and not op.backward:
-            yield op, repeated[0]
-
-
 def _reduced_again(body: Body) -> Iterator[Finding]:
     data = dependents(body.ops, body.ins)
-    for op, axis in summed_again(body.ops):
-        if op.ins[0] in data:  # a constant count may well be summed
-            axis_name = repr(axis.name)
+    for op in collectives_in(body.ops):
+        repeated = [axis for axis in op.axes if axis.size > 1 and axis not in op.ins[0].axes]
+        # A constant count may well be summed.
+        if op.name == "psum" and repeated and not op.backward and op.ins[0] in data:
+            axis_name = repr(repeated[0].name)
             gradient = gradient_before(body, op.ins[0])
             remedy = two_ways(gradient, axis_name) if gradient is not None else ""
             yield ReducedAgain.from_operations(op, axis_name, within(op.source, "pmean"), remedy)

@@ -13,11 +13,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..._mesh import abstract, words
-from ..._program import Body, Collective, Join, Lit, Op, Var, Where, within
+from ..._program import Body, Collective, Join, Lit, Op, Var, Where
 from ..._program.liveness import ancestors
-from ..faults import ReducedAgain, nowhere
+from ..faults import nowhere
 from ..faults.powers import Powers, Seen, powers, size_words
-from ..lift import Run, ValueOnMesh, wide
+from ..lift import Run, ValueOnMesh, short_range, wide
 from .cause import names
 from .compare import (
     NOTHING,
@@ -41,7 +41,7 @@ from .diagnose import (
     place,
     relations,
 )
-from .lint import maker_of, summed_again
+from .lint import maker_of
 from .overflow import Overflow, overflow
 from .relate import beside
 
@@ -168,7 +168,7 @@ class Wrong:
     @property
     def narrow(self) -> tuple[Any, float] | None:
         """A dtype of the program with a range far below float32's, and its maximum."""
-        kind = self._beyond.short_range
+        kind = short_range(self._beyond.body)
         return None if kind is None else (kind, float(jnp.finfo(kind).max))
 
     @property
@@ -249,19 +249,6 @@ class Wrong:
         """The axes whose sizes may explain it, as written in a collective."""
         return names(dict.fromkeys(name for fit in self._fitting for name in fit))
 
-    @property
-    def summed_before(self) -> bool:
-        """Whether the value was the same on all devices before the sum."""
-        is_sum = isinstance(self.origin, Collective) and self.origin.backward
-        return is_sum or self.suspect is not None
-
-    @property
-    def reduced_by(self) -> str | None:
-        """The reduction that is blamed, `psum` or `pmean`, if it is one of them."""
-        if self.origin is not None and within(self.origin.source, "pmean"):
-            return "pmean"
-        return self.origin.name if isinstance(self.origin, Collective) else None
-
     @staticmethod
     def fraction(times: float) -> str:
         """Format a number below 1 as one over an integer, if it is that."""
@@ -296,13 +283,6 @@ class Wrong:
         body = self.run.body
         target = body.outs[self.index]
         return not isinstance(target, Var) or leads_to(body, target, self.related, op)
-
-    @functools.cached_property
-    def suspect(self) -> tuple[str, Where] | None:
-        """Code and line of the suspicion that it confirms: a sum of an already reduced value."""
-        path = ancestors(self.run.body, self.run.body.outs[self.index])
-        again = (op for op, _ in summed_again(path) if isinstance(op.ins[0], Var))
-        return next(((ReducedAgain.code, op.where) for op in again), None)
 
     @property
     def written(self) -> bool:

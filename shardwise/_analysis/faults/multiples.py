@@ -10,7 +10,6 @@ from .finding import Finding
 from .powers import size_words
 
 AVERAGED = "average instead of summing: jax.lax.pmean(..., {over})."
-MEANT = "leave the sum out, or average: jax.lax.pmean(..., {over})."
 
 
 class TooLarge(Fault):
@@ -87,7 +86,7 @@ class TooLarge(Fault):
             return cls.finding(
                 f"{head}it is summed over {axes} although every device has the same value",
                 repeated[-1].op.where,
-                MEANT.format(over=axes),
+                f"leave the sum out, or average: jax.lax.pmean(..., {axes}).",
             )
         if paid and seeded:
             line = seeded[-1].op.where
@@ -147,11 +146,7 @@ class TooLarge(Fault):
         if wrong.multiple is None or wrong.multiple < 1:
             return None
         text = f"is {wrong.multiple:.4g} times too large, {wrong.whose}"
-        if not wrong.summed_before:
-            remedy = SUMMED if wrong.reduced_by == "pmean" else AVERAGED
-            return cls.finding(text, wrong.where, remedy.format(over=wrong.over))
-        text += "; every device has the same value before the sum"
-        return cls.finding(text, wrong.where, MEANT.format(over=wrong.over))
+        return cls.finding(text, wrong.where, AVERAGED.format(over=wrong.over))
 
 
 SUMMED = "sum instead of averaging: jax.lax.psum(..., {over}), or divide only once."
@@ -232,8 +227,7 @@ class TooSmall(Fault):
         if wrong.multiple is None or wrong.multiple >= 1:
             return None
         text = f"is {wrong.fraction(wrong.multiple)} of what it should be, {wrong.whose}"
-        remedy = AVERAGED if wrong.reduced_by == "psum" else SUMMED
-        return cls.finding(text, wrong.where, remedy.format(over=wrong.over))
+        return cls.finding(text, wrong.where, SUMMED.format(over=wrong.over))
 
 
 class CountedOften(Fault):

@@ -234,28 +234,18 @@ class Run:
         sizes = [np.abs(wide(x))[np.isfinite(wide(x))].max(initial=0.0) for x in arrays]
         return float(max(sizes, default=0.0))
 
-    @functools.cached_property
-    def short_range(self) -> Any:
-        """A dtype of the program whose range is far smaller than float32's, or None."""
-        return short_range(self.body)
-
     def wrapping(self, body: Body | None = None) -> Any:
         """Return the narrowest integer dtype whose sums in a body may wrap around, or None."""
         values = [x for x in self.traced.plain if not _jax.is_traced(x)]
         return wrapping(body or self.body, values, self.mesh.size if self.mesh else 1)
 
     @functools.cached_property
-    def asks_for_nan(self) -> bool:
-        """Whether it tests its numbers for NaN."""
-        return asks_for_nan(self.body)
-
-    @functools.cached_property
     def by_numbers(self) -> bool:
         """Whether numbers may differ where the analysis proves equality: sums may overflow on some
         meshes and not on others, or values may be NaN."""
-        if self.wrapping() is not None or self.short_range is not None or self.asks_for_nan:
+        if self.wrapping() is not None or short_range(self.body) is not None:
             return True
-        return are_vast([*self.traced.plain, *self.results()])
+        return asks_for_nan(self.body) or are_vast([*self.traced.plain, *self.results()])
 
     @property
     def dtypes(self) -> list[Any]:
