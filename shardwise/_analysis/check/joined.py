@@ -21,7 +21,6 @@ from ..faults import (
     Finding,
     MayDiffer,
     NotFollowed,
-    ReducedAgain,
     ShareUsed,
     grouped,
 )
@@ -66,17 +65,12 @@ class Outcome:
         differ, wrong = beyond_reference(self.wrong)
         causes_found, rest = causes(self.meant, wrong)
         silent = grouped(hidden(self.meant, self.largest, self.wrong)) if self.meant else []
+        pairs = zip(self.runs, self.meshes, strict=True) if self.base.paths else ()
         read = [
             finding
-            for run, mesh in zip(self.runs, self.meshes, strict=True)
-            for finding in (lint(run.body, list(axes_of(mesh).values())) if self.base.paths else [])
+            for run, mesh in pairs
+            for finding in lint(run.body, list(axes_of(mesh).values()), not self.wrong_on)
         ]
-        if not self.wrong_on:
-            is_sum = ReducedAgain.code
-            read = [
-                ReducedAgain.harmless(finding) if finding.code == is_sum else finding
-                for finding in read
-            ]
         if any(finding.code == MayDiffer.code for finding in read):
             read = self._after_run(read, known=bool(causes_found))
         odd = [Contradiction.on(mesh) for mesh in sorted({*self.wrong_on} & {*self.proved_on})]

@@ -38,10 +38,13 @@ LARGE = 1 << 20
 """Gathers of fewer bytes than this are not reported."""
 
 
-def lint(body: Body, axes: list[Axis]) -> list[Finding]:
-    """Return the findings of all rules, rule by rule; `axes` are those of the mesh."""
+def lint(body: Body, axes: list[Axis], right: bool) -> list[Finding]:
+    """Return the findings of all rules, rule by rule.
+
+    `axes` are those of the mesh; `right`: every result is.
+    """
     return [
-        *_reduced_again(body),
+        *_reduced_again(body, right),
         *_may_part(body),
         *_differs(body),
         *_unused(body, axes),
@@ -49,7 +52,7 @@ def lint(body: Body, axes: list[Axis]) -> list[Finding]:
     ]
 
 
-def _reduced_again(body: Body) -> Iterator[Finding]:
+def _reduced_again(body: Body, right: bool) -> Iterator[Finding]:
     data = dependents(body.ops, body.ins)
     for op in collectives_in(body.ops):
         repeated = [axis for axis in op.axes if axis.size > 1 and axis not in op.ins[0].axes]
@@ -58,7 +61,8 @@ def _reduced_again(body: Body) -> Iterator[Finding]:
             axis_name = repr(repeated[0].name)
             gradient = gradient_before(body, op.ins[0])
             remedy = two_ways(gradient, axis_name) if gradient is not None else ""
-            yield ReducedAgain.from_operations(op, axis_name, within(op.source, "pmean"), remedy)
+            averages = within(op.source, "pmean")
+            yield ReducedAgain.from_operations(op, axis_name, averages, remedy, harmless=right)
 
 
 def _may_part(body: Body) -> Iterator[Finding]:

@@ -8,7 +8,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from ..._program import Where
+from ..._program import Body, Where
 from ..._program.liveness import ancestors
 from ..lift import Run
 from .diagnose import place
@@ -32,13 +32,14 @@ class Overflow:
 
 def overflow(run: Run, index: int) -> Overflow | None:
     """Return the first value before a result that exceeds its range; loop bodies are skipped."""
-    candidates, size = [], 0
+    lifted, candidates, size = run.lifted, [], 0
     for op in ancestors(run.body, run.body.outs[index]):
         for var in op.outs:
-            size += 8 * int(np.prod(var.shape)) if var in run.lifted.unbounded else 0
-            if var in run.lifted.unbounded and size <= LIMIT:
+            size += 8 * int(np.prod(var.shape)) if var in lifted.unbounded else 0
+            if var in lifted.unbounded and size <= LIMIT:
                 candidates.append((op, var))
-    values = run.observe([run.lifted.unbounded[var] for _, var in candidates], lifted=True)
+    unbounded = [lifted.unbounded[var] for _, var in candidates]
+    values = run.evaluate(Body(lifted.body.ins, lifted.body.ops, unbounded))
     for (op, var), value in zip(candidates, values, strict=True):
         sizes = np.abs(value.array[np.isfinite(value.array)])
         largest = float(sizes.max(initial=0))

@@ -61,21 +61,22 @@ class Wrong:
     seen: Seen = ()
     """Its factors on all meshes, once all are compared."""
 
-    @property
-    def path(self) -> str:
+    def __post_init__(self) -> None:
+        self.path = self.run.paths[self.index]
         """The name of the result."""
-        return self.run.paths[self.index]
+        self.got = self.value.first
+        """The value that JAX returns."""
+        self.kind = f"{self.run.dtypes[self.index]}{list(self.got.shape)}"
+        """Its declared dtype and shape."""
+        self.wanted_kind = f"{self.want.dtype}{list(self.want.value.shape)}"
+        """The expected dtype and shape."""
+        self.same_type = self.kind == self.wanted_kind
 
     @property
     def mesh(self) -> str:
         """The axis sizes as text."""
         assert self.run.mesh is not None
         return words(abstract(self.run.mesh))
-
-    @functools.cached_property
-    def got(self) -> np.ndarray:
-        """The value that JAX returns."""
-        return self.value.first
 
     # --- whether it is wrong
 
@@ -128,22 +129,7 @@ class Wrong:
         on_one = dataclasses.replace(self, run=self.base, value=self.base.values[self.index])
         return None if on_one.right else on_one
 
-    # --- shape, dtype and range
-
-    @property
-    def same_type(self) -> bool:
-        """Whether shape and dtype are as expected."""
-        return self.kind == self.wanted_kind
-
-    @property
-    def kind(self) -> str:
-        """Its declared dtype and shape."""
-        return f"{self.run.dtypes[self.index]}{list(self.got.shape)}"
-
-    @property
-    def wanted_kind(self) -> str:
-        """The expected dtype and shape."""
-        return f"{self.want.dtype}{list(self.want.value.shape)}"
+    # --- its range
 
     @functools.cached_property
     def not_finite(self) -> bool:

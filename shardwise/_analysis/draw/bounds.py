@@ -91,8 +91,12 @@ def met(body: Body) -> dict[Var, Var]:
     itself are left out.
     """
     outs = {out for op in body.ops for out in op.outs}
-    pairs = _uses(body, _inputs(body, jnp.integer), KEEPS, lambda _: _equals)
-    return {var: value for var, value in pairs if value in outs and not _depends(body, value, var)}
+    uses = _uses(body, _inputs(body, jnp.integer), KEEPS, lambda _: _equals)
+    return {
+        var: value
+        for var, value in uses
+        if value in outs and not any(var in op.ins for op in ancestors(body, value))
+    }
 
 
 def _equals(op: Op) -> Iterator[tuple[Atom, Var]]:
@@ -100,10 +104,6 @@ def _equals(op: Op) -> Iterator[tuple[Atom, Var]]:
         for operand, partner in (op.ins, op.ins[::-1]):
             if isinstance(partner, Var):
                 yield operand, partner
-
-
-def _depends(body: Body, value: Var, on: Var) -> bool:
-    return any(on in op.ins for op in ancestors(body, value))
 
 
 def _inputs(body: Body, kind: Any) -> Sources:

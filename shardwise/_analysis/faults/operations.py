@@ -33,8 +33,13 @@ class ReducedAgain(Fault):
     remedy = "Reduce once."
 
     @classmethod
-    def from_operations(cls, op: Any, over: str, averages: bool, remedy: str = "") -> Finding:
-        """Report a superfluous reduction; `remedy` is for a reduced gradient, else empty."""
+    def from_operations(
+        cls, op: Any, over: str, averages: bool, remedy: str, harmless: bool
+    ) -> Finding:
+        """Report a superfluous reduction; `remedy` is for a reduced gradient, else empty.
+
+        It is `harmless` if every result is right: then something compensates for an extra sum.
+        """
         reason = ""
         if remedy:
             reason = (
@@ -45,21 +50,15 @@ class ReducedAgain(Fault):
             remedy = "leave it out: it averages equal values."
         else:
             remedy = f"leave the sum out, or average: jax.lax.pmean(..., {over})."
+        if harmless and not averages:
+            reason += ". Every result is right, so something makes up for it"
+            remedy = (
+                "nothing, if that is meant, as where it is divided by the number of devices. "
+                "Without it, nothing is sent along the axis."
+            )
         name = "pmean" if averages else op.name
         message = f"{name} over {over} of a value that is already the same along it{reason}"
         return cls.finding(message, op.where, remedy)
-
-    @classmethod
-    def harmless(cls, finding: Finding) -> Finding:
-        """Reword a finding if every result is right: something compensates for the extra sum."""
-        if finding.message.startswith("pmean"):
-            return finding
-        return cls.finding(
-            f"{finding.message}. Every result is right, so something makes up for it",
-            finding.where,
-            "nothing, if that is meant, as where it is divided by the number of devices. Without "
-            "it, nothing is sent along the axis.",
-        )
 
 
 class MayDiverge(Fault):

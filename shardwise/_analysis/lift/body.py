@@ -23,7 +23,7 @@ import dataclasses
 from ..._program import Atom, Body, Collective, Cond, Leaf, Lit, Op, Scan, Var, While, twin
 from .leaves import beside, lifted_leaf, retyped, runs_declared
 from .quantities import Quantities
-from .ranges import in_range, is_order_sensitive, may_leave, sums_one_by_one
+from .ranges import in_range, may_leave, one_by_one, sums_one_by_one
 from .widths import constant, eps_of, wide_dtype
 
 
@@ -99,7 +99,7 @@ class _Lift:
                 branches = tuple(map(self.body, op.branches))
                 new = dataclasses.replace(op, ins=ins, outs=outs, branches=branches)
             case Collective() if sums_one_by_one(op):
-                first, new = is_order_sensitive(op, ins, outs)
+                first, new = one_by_one(op, ins, outs)
                 return [first, *self.ranged(op, new)]
             case _:
                 new = dataclasses.replace(op, ins=ins, outs=outs)

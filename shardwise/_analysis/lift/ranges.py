@@ -54,7 +54,7 @@ def sums_one_by_one(op: Collective) -> bool:
     return op.name == "psum" and _collectives.is_order_sensitive(op.name, op.outs[0].dtype)
 
 
-def is_order_sensitive(op: Collective, ins: list[Atom], outs: list[Var]) -> tuple[Collective, Leaf]:
+def one_by_one(op: Collective, ins: list[Atom], outs: list[Var]) -> tuple[Collective, Leaf]:
     """Return a sum over devices as an `all_gather` and a sequential sum in float16."""
     count = len(op.groups[0]) if op.groups else math.prod(axis.size for axis in op.axes)
     gathered = Var((count, *outs[0].shape), outs[0].dtype)

@@ -131,11 +131,11 @@ class Run:
     def _watch(self) -> DivergenceWatch:
         return DivergenceWatch(self.lifted.body.ops)
 
-    def observe(self, atoms: Sequence[Atom], lifted: bool = False) -> list[ValueOnMesh]:
-        """Compute values of the program, or of the `lifted` one, in float64 on all devices."""
+    def observe(self, atoms: Sequence[Atom]) -> list[ValueOnMesh]:
+        """Compute values of the program in float64 on all devices."""
         if not atoms:
             return []
-        outs, trouble = self._run(atoms, self._wide, lifted)
+        outs, trouble = self._run(atoms, self._wide)
         if trouble is not None and int(trouble.site):
             sites = self._watch.sites
             self.stuck_at = sites[int(trouble.site) - 1]
@@ -144,11 +144,13 @@ class Run:
 
     def evaluate(self, body: Body) -> list[ValueOnMesh]:
         """Return the results of a variant of the lifted program on all devices."""
+        if not body.outs:
+            return []
         outs, _ = self._evaluate(body, body.outs, self._wide)
         return [_device_values(out) for out in outs]
 
-    def _run(self, atoms: Sequence[Atom], values: Sequence[Any], lifted_ones: bool = False) -> Any:
-        targets = atoms if lifted_ones else [self.lifted.of(atom) for atom in atoms]
+    def _run(self, atoms: Sequence[Atom], values: Sequence[Any]) -> Any:
+        targets = [self.lifted.of(atom) for atom in atoms]
         return self._evaluate(self.lifted.body, targets, values, atoms)
 
     def _evaluate(
