@@ -158,7 +158,11 @@ def _reductions(op: Op, var: Var) -> tuple[str, ...]:
 def place(op: Op, body: Body) -> Where:
     """Return the line to report for an operation: its own, or that of a later one that has one."""
     line = line_of(op)
-    return line if line.file else _later(op, body)
+    if line.file:
+        return line
+    reached = dependents(body.ops, op.outs)
+    lines = (user.where for user in body.ops if not reached.isdisjoint(user.ins))
+    return next((where for where in lines if where.file), line)
 
 
 def line_of(op: Op) -> Where:
@@ -172,17 +176,6 @@ def gradient_before(body: Body, target: Atom) -> Op | None:
     """Return the last operation of a backward pass that a value depends on, if there is one."""
     backward = [op for op in ancestors(body, target) if op.backward]
     return backward[-1] if backward else None
-
-
-def _later(op: Op, body: Body) -> Where:
-    """Return the line of the first operation with a known line that uses a result of `op`."""
-    reached = set(op.outs)
-    for user in body.ops:
-        if any(isinstance(atom, Var) and atom in reached for atom in user.ins):
-            if user.where.file:
-                return user.where
-            reached |= set(user.outs)
-    return op.where
 
 
 def follows_sharding(body: Body, ones: Body, target: Atom) -> Op | None:

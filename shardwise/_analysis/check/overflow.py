@@ -38,8 +38,8 @@ def overflow(run: Run, index: int) -> Overflow | None:
             size += 8 * int(np.prod(var.shape)) if var in lifted.unbounded else 0
             if var in lifted.unbounded and size <= LIMIT:
                 candidates.append((op, var))
-    unbounded = [lifted.unbounded[var] for _, var in candidates]
-    values = run.evaluate(Body(lifted.body.ins, lifted.body.ops, unbounded))
+    wanted = [lifted.unbounded[var] for _, var in candidates]
+    values = run.evaluate(Body(lifted.body.ins, lifted.body.ops, [*wanted]))
     for (op, var), value in zip(candidates, values, strict=True):
         sizes = np.abs(value.array[np.isfinite(value.array)])
         largest = float(sizes.max(initial=0))
