@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
-from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
 from ..._meaning import Coef, Gap, Mistake, TermEvent, below
 from ..._mesh import Axis
-from ..._program import Collective, Join, Leaf, Lit, Op, Where, within
+from ..._program import Collective, Join, Leaf, Lit, Where, within
 from ..faults import (
     MEANING,
     CountedOften,
@@ -43,16 +41,21 @@ def cause(gap: Gap, leaf: str, axes: Sequence[Axis], mesh: str, seen: Seen = ())
 
     `seen` has the factor at this place on every mesh that was read (`ratios`).
     """
-    evidence: Any = Unrelated(gap, mesh)
     if gap.kind == "times" and gap.ratio is not None:
-        evidence, faults = Multiple(gap, tuple(axes), seen), (CountedOften, TooLarge, TooSmall)
+        multiple = Multiple(gap, tuple(axes), seen)
+        faults = CountedOften, TooLarge, TooSmall
+        finding = next(filter(None, (fault.from_meaning(multiple) for fault in faults)))
     elif gap.kind == "mistake" and gap.mistake is not None and gap.mistake.axes:
-        evidence = Misuse(gap.mistake.used or gap.mistake, gap.ratio)
-        faults = (ShareReturned, ShareUsed)
+        misuse = Misuse(gap.mistake.used or gap.mistake, gap.ratio)
+        finding = ShareReturned.from_meaning(misuse) or ShareUsed.from_meaning(misuse)
+    elif gap.kind in ("first", "moved") and gap.stray is not None:
+        fault = Differs if gap.kind == "first" else OtherDimension
+        finding = fault.from_meaning(names(gap.axes), line_of(gap.stray))
     else:
-        joined = {"first": Differs, "moved": OtherDimension} if gap.stray is not None else {}
-        faults = (joined.get(gap.kind, NotFollowed),)
-    finding = next(filter(None, (fault.from_meaning(evidence) for fault in faults)))
+        op = gap.mistake.op if gap.mistake is not None else gap.stray
+        where = op.where if op is not None else nowhere()
+        name = gap.stray.name if isinstance(gap.stray, Leaf | Collective) else ""
+        finding = NotFollowed.from_meaning(gap, mesh, where, name)
     message = f"{leaf} {finding.message}"
     return dataclasses.replace(finding, leaf=leaf, mesh=mesh, message=message, evidence=MEANING)
 
@@ -82,6 +85,12 @@ class Multiple:
         self.powers = self._most_likely()
         """The power of each axis size in the factor."""
         self._axes = tuple(axis for axis in axes if axis.name in self.powers)
+        self.over = names(self._axes)
+        """The axes of the factor, as written in a collective."""
+        self.number = _number(self.ratio)
+        """The factor as text."""
+        self.made_of = "" if gap.whole else "is made from a value that "
+        """The text for a difference inside a result: not new params are off, but their gradient."""
         clear = self.powers and (len(self._fitting) == 1 or self._explained(self.powers))
         large = clear and plain_product(self.powers)
         small = clear and plain_product(self.powers, -1)
@@ -112,21 +121,6 @@ class Multiple:
         """The step at which a whole value was added to a share, if that explains the factor."""
         last = self._counted[-1] if self._counted else None
         return last if last and (not self._fitting or _is_in(last, self.powers)) else None
-
-    @property
-    def over(self) -> str:
-        """The axes of the factor, as written in a collective."""
-        return names(self._axes)
-
-    @property
-    def made_of(self) -> str:
-        """The text for a difference inside a result: not new params are off, but their gradient."""
-        return "" if self.gap.whole else "is made from a value that "
-
-    @property
-    def number(self) -> str:
-        """The factor as text."""
-        return _number(self.ratio)
 
     @property
     def inverse(self) -> str:
@@ -172,24 +166,14 @@ class Multiple:
         """Return whether a step is part of a `pmean`."""
         return within(step.op.source, "pmean")
 
-    @staticmethod
-    def line(step: TermEvent) -> Where:
-        """Return the line of a step; for one made by autodiff, the line of the `grad`."""
-        return line_of(step.op)
-
-    def gradient_remedy(self, step: TermEvent) -> str:
-        """Return how to write a gradient that autodiff has already summed."""
-        return two_ways(step.op, self.over)
+    def gradient(self, step: TermEvent) -> tuple[Where, str]:
+        """Return the line of the `grad` that made a step, and how to write it."""
+        return line_of(step.op), two_ways(step.op, self.over)
 
     @staticmethod
     def counts(step: TermEvent) -> bool:
         """Return whether the summed value has an integer dtype."""
         return jnp.issubdtype(step.op.outs[0].dtype, jnp.integer)
-
-    @staticmethod
-    def is_integer(coef: Coef) -> bool:
-        """Return whether a coefficient is an integer."""
-        return Fraction(coef).denominator == 1
 
     @staticmethod
     def divides(step: TermEvent, number: Fraction) -> bool:
@@ -218,64 +202,36 @@ def _number(ratio: Fraction) -> str:
     return next((text for text in texts if text != "1"), str(ratio))
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
 class Misuse:
     """An operation that uses a share of a sum or of a maximum as the whole."""
 
-    mistake: Mistake
-    ratio: Coef | None
-    """For returned shares, the multiple of the result that their sum is, if known."""
-
-    @property
-    def over(self) -> str:
+    def __init__(self, mistake: Mistake, ratio: Coef | None):
+        op, born, maker = mistake.op, mistake.born, mistake.maker
+        self.mistake, self.ratio = mistake, ratio
+        """For returned shares, the ratio is the multiple of the result that their sum is."""
+        self.over = names(mistake.axes)
         """The axes of the share, as written in a collective."""
-        return names(self.mistake.axes)
-
-    @property
-    def returned(self) -> bool:
-        """Whether the share is returned."""
-        return isinstance(self.mistake.op, Join)
-
-    @property
-    def same(self) -> bool:
+        self.line = line_of(op)
+        """The line that uses the share."""
+        self.returned = isinstance(op, Join)
+        self.same = isinstance(op, Join) and set(mistake.axes) <= set(op.replicated)
         """Whether it is returned as the same on all devices."""
-        return isinstance(self.mistake.op, Join) and set(self.mistake.axes) <= set(
-            self.mistake.op.replicated
-        )
-
-    @functools.cached_property
-    def where(self) -> Where:
-        """The line that computes the share."""
-        born, op = self.mistake.born, self.mistake.op
+        arrays = [a for a in maker.ins if not isinstance(a, Lit)] if isinstance(maker, Leaf) else []
+        self.joins_parts = len(arrays) == 2
+        """Whether the share was made by combining two arrays."""
+        backward = born is not None and born.backward
+        self.gradient = born if backward and op.backward else None
+        """The operation that makes the share, if both are in a backward pass."""
         line = line_of(born or op)
-        gradient = born is not None and born.backward
         elsewhere = line.function != op.where.function and not self.returned
         # The line of the loss does not show where its gradient is taken.
-        return op.where if gradient and elsewhere and not op.differentiated else line
-
-    @property
-    def line(self) -> Where:
-        """The line that uses the share."""
-        return line_of(self.mistake.op)
-
-    @property
-    def joins_parts(self) -> bool:
-        """Whether the share was made by combining two arrays."""
-        maker = self.mistake.maker
-        arrays = isinstance(maker, Leaf) and [a for a in maker.ins if not isinstance(a, Lit)]
-        return bool(arrays) and len(arrays) == 2
-
-    @property
-    def gradient(self) -> Op | None:
-        """The operation that makes the share, if both are in a backward pass."""
-        born = self.mistake.born
-        return born if self.mistake.op.backward and born is not None and born.backward else None
+        self.where = op.where if backward and elsewhere and not op.differentiated else line
+        """The line that computes the share."""
 
     @property
     def divides_whole(self) -> bool:
         """Whether the dividend of a division by the share is not a share itself."""
-        divides = isinstance(self.mistake.op, Leaf) and self.mistake.op.name == "div"
-        return divides and not self.mistake.owed[0] & {*self.mistake.axes}
+        return self.mistake.owed[0].isdisjoint(self.mistake.axes)
 
     @property
     def variance(self) -> tuple[str, str] | None:
@@ -291,37 +247,3 @@ class Misuse:
         dims = tuple(total.params["axes"])
         text = str(dims[0] if len(dims) == 1 else dims) if total.outs[0].shape else ""
         return text if dims == tuple(range(len(dims))) else f"{text}, keepdims=True", text
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Unrelated:
-    """A place where no rule relates the value to one device, or a result that is joined wrongly."""
-
-    gap: Gap
-    mesh: str
-
-    @property
-    def over(self) -> str:
-        """The axes along which devices differ, as written in a collective."""
-        return names(self.gap.axes)
-
-    @property
-    def line(self) -> Where:
-        """The line of the result."""
-        return line_of(self.gap.stray) if self.gap.stray is not None else nowhere()
-
-    @property
-    def where(self) -> Where:
-        """The line from which on no rule relates the two."""
-        op = self.gap.mistake.op if self.gap.mistake is not None else self.gap.stray
-        return op.where if op is not None else nowhere()
-
-    @property
-    def reason(self) -> str:
-        """The reason why an operation could not be followed."""
-        return self.gap.mistake.reason if self.gap.mistake is not None else ""
-
-    @property
-    def name(self) -> str:
-        """The name of the operation that has no rule."""
-        return self.gap.stray.name if isinstance(self.gap.stray, Leaf | Collective) else ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ... import _jax
-from ..._base.errors import ShardingError, explain_error, text_of
+from ..._base.errors import ShardingError, text_of
 from ..._engine.tracing import Tracing
 from ..._mesh import AbstractMesh, words
 from ..._program.where import choose
@@ -46,14 +46,12 @@ def _clash(
 ) -> ShardingError:
     first = text_of(error).splitlines()[0]
     return ShardingError(
-        explain_error(
-            f"on {words(mesh)}, result {number} of this shard_map has shape {part}, and {whole} on "
-            f"one device; behind it JAX raises: {first}",
-            where=where,
-            rule="out_specs say how the parts of a result are put together. Along a dimension that "
-            "names no axis, the part of one device is taken for the whole.",
-            remedy=_remedy(mesh, whole, part),
-        )
+        f"on {words(mesh)}, result {number} of this shard_map has shape {part}, and {whole} on "
+        f"one device; behind it JAX raises: {first}",
+        where=where,
+        rule="out_specs say how the parts of a result are put together. Along a dimension that "
+        "names no axis, the part of one device is taken for the whole.",
+        remedy=_remedy(mesh, whole, part),
     )
 
 

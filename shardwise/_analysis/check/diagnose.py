@@ -15,6 +15,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+import jax.numpy as jnp
+
 from ..._program import (
     Atom,
     AxisIndex,
@@ -32,7 +34,7 @@ from ..._program import (
 )
 from ..._program.collectives import RULES
 from ..._program.liveness import ancestors, carried, dependents, needed
-from ..._program.primitives import STEPS, UNKNOWN, of
+from ..._program.primitives import UNKNOWN, of
 from .relate import REDUCE, Agree, Beside, Relation, relate
 
 Known = Mapping[Var, Relation]
@@ -137,35 +139,14 @@ def _deciding(loop: Scan | While) -> set[int]:
 def _felt(op: Op, used: set[Var]) -> list[Var]:
     """Return the results of an operation that can make a later result wrong.
 
-    A carry matters if it is used after the loop, or if some iteration passes it on to one that is.
-    An iteration counter matters only after the loop: the count may depend on the number of devices.
+    A carry may do so inside the loop, even if it is not used after it. But how far an integer has
+    counted matters only after the loop: the count may depend on the number of devices.
     """
     if not isinstance(op, Scan | While):
         return op.outs
-    carries = carried(op)
-    after = {i for i, out in enumerate(op.outs) if out in used}
-    indices = after | _deciding(op)
-    open_ = [*indices]
-    while open_:
-        made_of = needed(op.body, op.body.outs[open_.pop()])
-        more = {i for i, var in enumerate(carries) if var in made_of} - indices
-        indices |= more
-        open_ += more
-    return [op.outs[i] for i in sorted(indices) if i in after or not _counts(op, i)]
-
-
-def _counts(loop: Scan | While, index: int) -> bool:
-    """Return whether a loop does nothing to a carry but add a constant."""
-    path = ancestors(loop.body, loop.body.outs[index])
-    names = [op.name if isinstance(op, Leaf) else "" for op in path]
-    operands = [[isinstance(atom, Var) for atom in op.ins] for op in path]
-    return (
-        any(name in STEPS for name in names)
-        and all(name in (*STEPS, "convert_element_type") for name in names)
-        and all(sum(are_variables) == 1 for are_variables in operands)
-        and all(row[0] for row, name in zip(operands, names, strict=True) if name == "sub")
-        and carried(loop)[index] in path[0].ins
-    )
+    carries = op.outs[: len(carried(op))]
+    counts = {v for v in carries if not v.shape and jnp.issubdtype(v.dtype, jnp.integer)}
+    return [var for var in op.outs if var in used or var in {*carries} - counts]
 
 
 def _reductions(op: Op, var: Var) -> tuple[str, ...]:
@@ -177,7 +158,11 @@ def _reductions(op: Op, var: Var) -> tuple[str, ...]:
 def place(op: Op, body: Body) -> Where:
     """Return the line to report for an operation: its own, or that of a later one that has one."""
     line = line_of(op)
-    return line if line.file else _later(op, body)
+    if line.file:
+        return line
+    reached = dependents(body.ops, op.outs)
+    lines = (user.where for user in body.ops if not reached.isdisjoint(user.ins))
+    return next((where for where in lines if where.file), line)
 
 
 def line_of(op: Op) -> Where:
@@ -191,17 +176,6 @@ def gradient_before(body: Body, target: Atom) -> Op | None:
     """Return the last operation of a backward pass that a value depends on, if there is one."""
     backward = [op for op in ancestors(body, target) if op.backward]
     return backward[-1] if backward else None
-
-
-def _later(op: Op, body: Body) -> Where:
-    """Return the line of the first operation with a known line that uses a result of `op`."""
-    reached = set(op.outs)
-    for user in body.ops:
-        if any(isinstance(atom, Var) and atom in reached for atom in user.ins):
-            if user.where.file:
-                return user.where
-            reached |= set(user.outs)
-    return op.where
 
 
 def follows_sharding(body: Body, ones: Body, target: Atom) -> Op | None:

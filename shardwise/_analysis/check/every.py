@@ -318,11 +318,11 @@ def _cuts(body: Body, joined: dict[Atom, frozenset[str]] | None = None) -> Itera
     """
     joined = {} if joined is None else joined
     for op in (*body.ops, *body.dropped):
-        axes = frozenset[str]().union(*(joined.get(atom, ()) for atom in op.ins if _is_var(atom)))
+        axes = frozenset[str]().union(*(joined.get(atom, ()) for atom in op.ins))
         for inner in op.bodies:
             joined |= dict.fromkeys(inner.ins, axes)
             yield from _cuts(inner, joined)
-            axes = axes.union(*(joined.get(atom, ()) for atom in inner.outs if _is_var(atom)))
+            axes = axes.union(*(joined.get(atom, ()) for atom in inner.outs))
         if isinstance(op, Split):
             shape = np.shape(op.ins[0].value) if isinstance(op.ins[0], Lit) else op.ins[0].shape
             for size, row in zip(shape, op.placement, strict=True):
@@ -332,7 +332,3 @@ def _cuts(body: Body, joined: dict[Atom, frozenset[str]] | None = None) -> Itera
         if isinstance(op, Join):
             axes = axes.union(axis.name for axis in op.axes)
         joined |= dict.fromkeys(op.outs, axes)
-
-
-def _is_var(atom: Atom) -> bool:
-    return not isinstance(atom, Lit)

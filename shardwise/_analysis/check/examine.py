@@ -32,7 +32,7 @@ from ..faults import (
     place_of,
     split_silenced,
 )
-from ..lift import Run
+from ..lift import Run, asks_for_nan
 from .clash import run_on
 from .compare import Wanted, tolerances
 from .diagnose import place
@@ -371,7 +371,7 @@ class Examined(Outcome):
 
 def _is_beyond_meaning(run: Run, wrong: Sequence[Wrong]) -> bool:
     """Return whether proved results may be wrong: the analysis ignores overflow and NaN."""
-    if run.wrapping() is not None or run.asks_for_nan:
+    if run.wrapping() is not None or asks_for_nan(run.body):
         return True
     return all(result.not_finite or result.finite_alone for result in wrong)
 

@@ -21,7 +21,6 @@ from ..faults import (
     Finding,
     MayDiffer,
     NotFollowed,
-    ReducedAgain,
     ShareUsed,
     grouped,
 )
@@ -66,22 +65,17 @@ class Outcome:
         differ, wrong = beyond_reference(self.wrong)
         causes_found, rest = causes(self.meant, wrong)
         silent = grouped(hidden(self.meant, self.largest, self.wrong)) if self.meant else []
+        pairs = zip(self.runs, self.meshes, strict=True) if self.base.paths else ()
         read = [
             finding
-            for run, mesh in zip(self.runs, self.meshes, strict=True)
-            for finding in (lint(run.body, list(axes_of(mesh).values())) if self.base.paths else [])
+            for run, mesh in pairs
+            for finding in lint(run.body, list(axes_of(mesh).values()), not self.wrong_on)
         ]
-        if not self.wrong_on:
-            is_sum = ReducedAgain.code
-            read = [
-                ReducedAgain.harmless(finding) if finding.code == is_sum else finding
-                for finding in read
-            ]
         if any(finding.code == MayDiffer.code for finding in read):
             read = self._after_run(read, known=bool(causes_found))
         odd = [Contradiction.on(mesh) for mesh in sorted({*self.wrong_on} & {*self.proved_on})]
         unexplained = by_numbers(rest, self.tried)
-        return self._once(
+        return _once(
             [*differ, *causes_found, *silent, *unexplained, *self.failed.values(), *read, *odd]
         )
 
@@ -99,31 +93,6 @@ class Outcome:
         return tuple(
             mesh for mesh in self.wrong_on if mesh in meshes or (largest and mesh not in compared)
         )
-
-    def _once(self, findings: Sequence[Finding]) -> list[Finding]:
-        """Return each finding once; a suspicion becomes certain where running confirms it.
-
-        But not where another known cause makes the result wrong: that says nothing of the
-        suspicion.
-        """
-        caused = {
-            path
-            for finding in findings
-            if finding.certain and finding.is_cause
-            for path in (finding.leaf, *finding.likewise)
-        }
-        confirmed = {row.suspect for row in self.wrong if row.path not in caused}
-        certain = {finding.code for finding in findings if finding.certain}
-        unique: dict[Any, Finding] = {}
-        for finding in findings:
-            if certain & {*FAULTS[finding.code].shown_by}:
-                continue
-            if (finding.code, finding.where) in confirmed:
-                finding = dataclasses.replace(finding, certain=True)
-            key = (finding.code, finding.where, finding.leaf)
-            if key not in unique or (finding.certain and not unique[key].certain):
-                unique[key] = finding
-        return sorted(unique.values(), key=lambda finding: not finding.certain)
 
     def _after_run(self, read: Sequence[Finding], known: bool) -> list[Finding]:
         """Add to each `MayDiffer` what the largest mesh shows: whether the devices do differ.
@@ -155,6 +124,17 @@ class Outcome:
                     MayDiffer.after_run(finding, differ[finding.where], bool(self.wrong_on))
                 )
         return findings
+
+
+def _once(findings: Sequence[Finding]) -> list[Finding]:
+    """Return each finding once, the certain ones first; leave out suspicions that they confirm."""
+    ordered = sorted(findings, key=lambda finding: not finding.certain)
+    certain = {finding.code for finding in findings if finding.certain}
+    unique: dict[Any, Finding] = {}
+    for finding in ordered:
+        if certain.isdisjoint(FAULTS[finding.code].shown_by):
+            unique.setdefault((finding.code, finding.where, finding.leaf), finding)
+    return [*unique.values()]
 
 
 def led_by_a_cause(findings: Sequence[Finding]) -> tuple[Finding, ...]:

@@ -6,7 +6,7 @@ that explains a wrong result becomes certain.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from ..._engine.lower import DivergenceWatch
 from ..._mesh import Axis
@@ -38,30 +38,34 @@ LARGE = 1 << 20
 """Gathers of fewer bytes than this are not reported."""
 
 
-def lint(body: Body, axes: list[Axis]) -> list[Finding]:
-    """Return the findings of all rules, rule by rule."""
-    return [finding for rule in RULES for finding in rule(body, axes)]
+def lint(body: Body, axes: list[Axis], right: bool) -> list[Finding]:
+    """Return the findings of all rules, rule by rule.
+
+    `axes` are those of the mesh; `right`: every result is.
+    """
+    return [
+        *_reduced_again(body, right),
+        *_may_part(body),
+        *_differs(body),
+        *_unused(body, axes),
+        *_gathered_to_reduce(body),
+    ]
 
 
-def summed_again(ops: list[Op]) -> Iterator[tuple[Collective, Axis]]:
-    """Yield each sum over an axis along which all devices have the same value."""
-    for op in collectives_in(ops):
-        repeated = [axis for axis in op.axes if axis.size > 1 and axis not in op.ins[0].axes]
-        if op.name == "psum" and repeated and not op.backward:
-            yield op, repeated[0]
-
-
-def _reduced_again(body: Body, axes: list[Axis]) -> Iterator[Finding]:
+def _reduced_again(body: Body, right: bool) -> Iterator[Finding]:
     data = dependents(body.ops, body.ins)
-    for op, axis in summed_again(body.ops):
-        if op.ins[0] in data:  # a constant count may well be summed
-            axis_name = repr(axis.name)
+    for op in collectives_in(body.ops):
+        repeated = [axis for axis in op.axes if axis.size > 1 and axis not in op.ins[0].axes]
+        # A constant count may well be summed.
+        if op.name == "psum" and repeated and not op.backward and op.ins[0] in data:
+            axis_name = repr(repeated[0].name)
             gradient = gradient_before(body, op.ins[0])
             remedy = two_ways(gradient, axis_name) if gradient is not None else ""
-            yield ReducedAgain.from_operations(op, axis_name, within(op.source, "pmean"), remedy)
+            averages = within(op.source, "pmean")
+            yield ReducedAgain.from_operations(op, axis_name, averages, remedy, harmless=right)
 
 
-def _may_part(body: Body, axes: list[Axis]) -> Iterator[Finding]:
+def _may_part(body: Body) -> Iterator[Finding]:
     for op in DivergenceWatch(body.ops).sites:
         collective = next(c for branch in op.bodies for c in collectives_in(branch.ops))
         yield MayDiverge.from_operations(op, collective)
@@ -80,7 +84,7 @@ def parted(body: Body) -> Iterator[tuple[Join, Axis]]:
         yield from [(op, axis) for axis in sorted(axes) if axis.size > 1][:1]
 
 
-def _differs(body: Body, axes: list[Axis]) -> Iterator[Finding]:
+def _differs(body: Body) -> Iterator[Finding]:
     for op, axis in parted(body):
         yield MayDiffer.from_operations(axis, place_of_values(body, op))
 
@@ -113,7 +117,7 @@ def _unused(body: Body, axes: list[Axis]) -> Iterator[Finding]:
             yield UnusedAxis.from_operations(axis, first.where if first else None)
 
 
-def _gathered_to_reduce(body: Body, axes: list[Axis]) -> Iterator[Finding]:
+def _gathered_to_reduce(body: Body) -> Iterator[Finding]:
     readers: dict[Var, list[Op]] = {}
     for op in walk(body.ops):
         for atom in op.ins:
@@ -126,15 +130,6 @@ def _gathered_to_reduce(body: Body, axes: list[Axis]) -> Iterator[Finding]:
         ]
         if op.name == "all_gather" and users and reduces == users and op.outs[0].bytes >= LARGE:
             yield GatheredToReduce.from_operations(op)
-
-
-RULES: tuple[Callable[[Body, list[Axis]], Iterator[Finding]], ...] = (
-    _reduced_again,
-    _may_part,
-    _differs,
-    _unused,
-    _gathered_to_reduce,
-)
 
 
 def maker_of(body: Body, atom: Atom) -> Op | None:

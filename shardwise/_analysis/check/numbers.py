@@ -40,8 +40,8 @@ def by_numbers(wrong: Sequence[Wrong], tried: Sequence[Sizes] = ()) -> list[Find
 def _factors_of(result: Wrong, wrong: Sequence[Wrong], tried: Sequence[Sizes]) -> Seen:
     """Return the factor by which a result is too large on each mesh, where it is one number."""
     rows = [row for row in wrong if row.index == result.index]
-    right = [sizes for sizes in tried if all(sizes != row.sizes for row in rows)]
-    factors = [(row.sizes, row.times) for row in rows if row.times is not None]
+    right = [sizes for sizes in tried if all(sizes != row.run.sizes for row in rows)]
+    factors = [(row.run.sizes, row.times) for row in rows if row.times is not None]
     return [*((sizes, 1.0) for sizes in right), *factors]
 
 

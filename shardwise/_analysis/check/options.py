@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ..._base.errors import ArgumentError, ShardingError, ShardwiseError, explain_error
+from ..._base.errors import ArgumentError, ShardingError, ShardwiseError
 from ..._mesh import AbstractMesh, Mesh, MeshLike, abstract
 from ..._mesh import mesh as make_mesh
 
@@ -58,7 +58,7 @@ def refused(
     where: str = "sw.check",
 ) -> ShardwiseError:
     """Return an error about an option."""
-    return kind(explain_error(what, where=where, rule=rule, remedy=remedy))
+    return kind(what, where=where, rule=rule, remedy=remedy)
 
 
 Meshes = Sizes | Mesh | AbstractMesh | Sequence[MeshLike]

@@ -11,6 +11,7 @@ import numpy as np
 
 from ..._base.calls import called_wrongly
 from ..._base.errors import ArgumentError, ShardingError, a_type, noting
+from ..._base.numbers import convert
 from ..._engine.call import simulate_p
 from ..._engine.tracing import Tracing
 from ..._jax.types import unplaced
@@ -83,9 +84,6 @@ def _typed(value: np.ndarray, dtype: Any, beside: Wanted | None, weakly: bool) -
 def _array(name: str, leaf: Any, beside: Wanted | None) -> Wanted:
     try:
         value = np.asarray(jnp.asarray(plain(leaf)))
-        _check_kept(leaf, value)
-        dtype = _typed(value, value.dtype, beside, type(leaf) in (int, float, complex))
-        return Wanted(widened(value, value.dtype), dtype, eps_of(value.dtype), is_value=True)
     except (TypeError, ValueError, OverflowError) as error:
         raise refused(
             f"{name} of the reference is {a_type(leaf)}: {error}",
@@ -93,19 +91,10 @@ def _array(name: str, leaf: Any, beside: Wanted | None) -> Wanted:
             "reference=lambda *args: ..., or a pytree of arrays",
             ArgumentError,
         ) from error
-
-
-def _check_kept(leaf: Any, value: np.ndarray) -> None:
-    """Raise for NumPy numbers that do not fit the dtype that JAX converts them to."""
-    original = leaf if isinstance(leaf, np.ndarray | np.generic) else value
-    if original.dtype == value.dtype or not np.issubdtype(original.dtype, np.number):
-        return
-    if np.issubdtype(original.dtype, np.integer):
-        lost = not np.array_equal(original, value)
-    else:
-        lost = bool((np.isfinite(original) & ~np.isfinite(value)).any())
-    if lost:
-        raise OverflowError(f"it has numbers of {original.dtype} that {value.dtype} cannot hold")
+    if isinstance(leaf, np.ndarray | np.generic):
+        convert(np.asarray(leaf), value.dtype, f"{name} of the reference")  # raises if it cannot
+    dtype = _typed(value, value.dtype, beside, type(leaf) in (int, float, complex))
+    return Wanted(widened(value, value.dtype), dtype, eps_of(value.dtype), is_value=True)
 
 
 def _traced(reference: Any, base: Run, args: tuple[Any, ...]) -> Run | None:

@@ -13,11 +13,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..._mesh import abstract, words
-from ..._program import Body, Collective, Join, Lit, Op, Var, Where, within
+from ..._program import Body, Collective, Join, Lit, Op, Var, Where
 from ..._program.liveness import ancestors
-from ..faults import ReducedAgain, nowhere
+from ..faults import nowhere
 from ..faults.powers import Powers, Seen, powers, size_words
-from ..lift import Run, ValueOnMesh, wide
+from ..lift import Run, ValueOnMesh, short_range, wide
 from .cause import names
 from .compare import (
     NOTHING,
@@ -41,8 +41,8 @@ from .diagnose import (
     place,
     relations,
 )
-from .lint import maker_of, summed_again
-from .overflow import Overflow, overflow, wrapped
+from .lint import maker_of
+from .overflow import Overflow, overflow
 from .relate import beside
 
 
@@ -61,26 +61,22 @@ class Wrong:
     seen: Seen = ()
     """Its factors on all meshes, once all are compared."""
 
-    @property
-    def path(self) -> str:
+    def __post_init__(self) -> None:
+        self.path = self.run.paths[self.index]
         """The name of the result."""
-        return self.run.paths[self.index]
-
-    @property
-    def sizes(self) -> dict[str, int]:
-        """The axis sizes of the mesh."""
-        return self.run.sizes
+        self.got = self.value.first
+        """The value that JAX returns."""
+        self.kind = f"{self.run.dtypes[self.index]}{list(self.got.shape)}"
+        """Its declared dtype and shape."""
+        self.wanted_kind = f"{self.want.dtype}{list(self.want.value.shape)}"
+        """The expected dtype and shape."""
+        self.same_type = self.kind == self.wanted_kind
 
     @property
     def mesh(self) -> str:
         """The axis sizes as text."""
         assert self.run.mesh is not None
         return words(abstract(self.run.mesh))
-
-    @functools.cached_property
-    def got(self) -> np.ndarray:
-        """The value that JAX returns."""
-        return self.value.first
 
     # --- whether it is wrong
 
@@ -133,22 +129,7 @@ class Wrong:
         on_one = dataclasses.replace(self, run=self.base, value=self.base.values[self.index])
         return None if on_one.right else on_one
 
-    # --- shape, dtype and range
-
-    @property
-    def same_type(self) -> bool:
-        """Whether shape and dtype are as expected."""
-        return self.kind == self.wanted_kind
-
-    @property
-    def kind(self) -> str:
-        """Its declared dtype and shape."""
-        return f"{self.run.dtypes[self.index]}{list(self.got.shape)}"
-
-    @property
-    def wanted_kind(self) -> str:
-        """The expected dtype and shape."""
-        return f"{self.want.dtype}{list(self.want.value.shape)}"
+    # --- its range
 
     @functools.cached_property
     def not_finite(self) -> bool:
@@ -159,11 +140,6 @@ class Wrong:
     def finite_alone(self) -> bool:
         """Whether it is finite where it should be NaN or infinite."""
         return self.same_type and _is_finite_alone(self.got, self.want.value)
-
-    @property
-    def wraps(self) -> tuple[Overflow, bool] | None:
-        """Where integers wrap around on only one side, the mesh or one device."""
-        return wrapped(self.run, self.base, self.index)
 
     @property
     def _beyond(self) -> Run:
@@ -178,7 +154,7 @@ class Wrong:
     @property
     def narrow(self) -> tuple[Any, float] | None:
         """A dtype of the program with a range far below float32's, and its maximum."""
-        kind = self._beyond.short_range
+        kind = short_range(self._beyond.body)
         return None if kind is None else (kind, float(jnp.finfo(kind).max))
 
     @property
@@ -239,8 +215,10 @@ class Wrong:
 
     @functools.cached_property
     def _fitting(self) -> list[Powers]:
+        if self.times is None:
+            return []
         slack = min(max(16 * self.limit.norm, 1e-5), 0.25)
-        return powers(self.sizes, self.times, self.seen, slack) if self.times is not None else []
+        return powers(self.run.sizes, self.times, self.seen, slack)
 
     @property
     def multiple(self) -> float | None:
@@ -256,19 +234,6 @@ class Wrong:
     def over(self) -> str:
         """The axes whose sizes may explain it, as written in a collective."""
         return names(dict.fromkeys(name for fit in self._fitting for name in fit))
-
-    @property
-    def summed_before(self) -> bool:
-        """Whether the value was the same on all devices before the sum."""
-        is_sum = isinstance(self.origin, Collective) and self.origin.backward
-        return is_sum or self.suspect is not None
-
-    @property
-    def reduced_by(self) -> str | None:
-        """The reduction that is blamed, `psum` or `pmean`, if it is one of them."""
-        if self.origin is not None and within(self.origin.source, "pmean"):
-            return "pmean"
-        return self.origin.name if isinstance(self.origin, Collective) else None
 
     @staticmethod
     def fraction(times: float) -> str:
@@ -296,24 +261,14 @@ class Wrong:
         """How each value on the way to it relates to its twin on one device."""
         target = self.run.body.outs[self.index]
         assert isinstance(target, Var)
-        return relations(self.run.body, target, beside(self.run, self.base), self.agree)
+        known = beside(self.run, self.base)
+        return relations(self.run.body, target, known, lambda a, b: agree(a, b, self.limit))
 
     def comes_from(self, op: Op) -> bool:
         """Return whether the result of an operation can be what makes it wrong."""
         body = self.run.body
         target = body.outs[self.index]
         return not isinstance(target, Var) or leads_to(body, target, self.related, op)
-
-    def agree(self, a: Any, b: Any) -> bool:
-        """Return whether two arrays are equal within the tolerance of this result."""
-        return agree(a, b, self.limit)
-
-    @functools.cached_property
-    def suspect(self) -> tuple[str, Where] | None:
-        """Code and line of the suspicion that it confirms: a sum of an already reduced value."""
-        path = ancestors(self.run.body, self.run.body.outs[self.index])
-        again = (op for op, _ in summed_again(path) if isinstance(op.ins[0], Var))
-        return next(((ReducedAgain.code, op.where) for op in again), None)
 
     @property
     def written(self) -> bool:
@@ -345,22 +300,14 @@ class Wrong:
     # --- random numbers
 
     @functools.cached_property
-    def draw(self) -> Op | None:
-        """The random draw that depends on the sharding, if there is one."""
+    def draw(self) -> tuple[Where, bool] | None:
+        """The line of a random draw that depends on the sharding, if there is one.
+
+        With it, whether the inputs of the draw, such as its key, differ between devices.
+        """
         body, target = self.run.body, self.run.body.outs[self.index]
-        return None if self.apart else follows_sharding(body, self.base.body, target)
-
-    @property
-    def draw_line(self) -> Where:
-        """The line of the random draw."""
-        assert self.draw is not None
-        return place(self.draw, self.run.body)
-
-    @property
-    def keys_differ(self) -> bool:
-        """Whether the inputs of the draw, such as its key, differ between devices."""
-        ins = self.draw.ins if self.draw is not None else ()
-        return any(isinstance(atom, Var) and bool(atom.axes) for atom in ins)
+        draw = None if self.apart else follows_sharding(body, self.base.body, target)
+        return draw and (place(draw, body), any(atom.axes for atom in draw.ins))
 
 
 def _is_finite_alone(here: np.ndarray, there: np.ndarray) -> bool:

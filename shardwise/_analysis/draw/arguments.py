@@ -263,7 +263,8 @@ def is_zero(x: Any) -> bool:
     """Return whether something is a float, or an array of floats, and 0 everywhere."""
     if type(x) is float:
         return x == 0
-    if _is_shape(x) or _jax.is_traced(x) or not jnp.issubdtype(_dtype_of(x), jnp.floating):
+    dtype = getattr(x, "dtype", bool)
+    if _is_shape(x) or _jax.is_traced(x) or not jnp.issubdtype(dtype, jnp.floating):
         return False
     return bool(np.size(x)) and not np.asarray(unplaced(x)).any()
 
@@ -272,10 +273,6 @@ def _filled(x: Any, rng: np.random.Generator) -> Any:
     if type(x) is float:
         return float(rng.uniform(0.1, 0.9))
     return rng.uniform(0.1, 0.9, np.shape(x)).astype(x.dtype)
-
-
-def _dtype_of(x: Any) -> Any:
-    return getattr(x, "dtype", np.dtype(bool))
 
 
 def _draw(shape: Any, rng: np.random.Generator, use: Use, how: How) -> Any:

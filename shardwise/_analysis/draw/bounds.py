@@ -9,7 +9,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from ..._program import Atom, Body, Cond, Leaf, Op, Scan, Split, Var, While, primitives
+from ..._program import Atom, Body, Cond, Leaf, Op, Split, Var, pairs, primitives
 from ..._program.liveness import ancestors
 from ..._program.primitives import COMPARISONS
 
@@ -91,8 +91,12 @@ def met(body: Body) -> dict[Var, Var]:
     itself are left out.
     """
     outs = {out for op in body.ops for out in op.outs}
-    pairs = _uses(body, _inputs(body, jnp.integer), KEEPS, lambda _: _equals)
-    return {var: value for var, value in pairs if value in outs and not _depends(body, value, var)}
+    uses = _uses(body, _inputs(body, jnp.integer), KEEPS, lambda _: _equals)
+    return {
+        var: value
+        for var, value in uses
+        if value in outs and not any(var in op.ins for op in ancestors(body, value))
+    }
 
 
 def _equals(op: Op) -> Iterator[tuple[Atom, Var]]:
@@ -100,10 +104,6 @@ def _equals(op: Op) -> Iterator[tuple[Atom, Var]]:
         for operand, partner in (op.ins, op.ins[::-1]):
             if isinstance(partner, Var):
                 yield operand, partner
-
-
-def _depends(body: Body, value: Var, on: Var) -> bool:
-    return any(on in op.ins for op in ancestors(body, value))
 
 
 def _inputs(body: Body, kind: Any) -> Sources:
@@ -123,9 +123,9 @@ def _uses(
         for atom, fact in read(op):
             yield from ((var, fact) for var in _from(sources, [atom]))
         results = [frozenset[Var]()] * len(op.outs)
-        for inner, ins in _inside(op):
-            inputs = zip(inner.ins, ins, strict=False)
-            inner_sources = {var: _from(sources, [atom]) for var, atom in inputs}
+        for inner, rows in pairs(op):
+            inputs = rows[: len(inner.ins)]
+            inner_sources = {var: _from(sources, [atom]) for atom, var, _ in inputs}
             outs = yield from _uses(inner, inner_sources, passes, reader)
             results = [earlier | later for earlier, later in zip(results, outs, strict=True)]
         if op.name in passes if isinstance(op, Leaf) else not op.bodies:
@@ -138,16 +138,6 @@ def _uses(
 def _from(sources: Sources, atoms: Sequence[Atom]) -> frozenset[Var]:
     origins = (sources.get(atom, frozenset()) for atom in atoms if isinstance(atom, Var))
     return frozenset().union(*origins)
-
-
-def _inside(op: Op) -> Iterator[tuple[Body, Sequence[Atom]]]:
-    match op:
-        case Scan():
-            yield op.body, op.ins
-        case While():
-            yield op.body, op.ins[op.cond_consts :]
-        case Cond():
-            yield from ((branch, op.ins[1:]) for branch in op.branches)
 
 
 def _limits_in(body: Body) -> Reader:

@@ -127,13 +127,13 @@ class ConditionRecord:
         self.run = run
         data = _computed_from(run.body, drawn)
         ops = walk(live(run.body.ops, [run.body.outs[i] for i in results]))
-        ops = [op for op in ops if _count(op) and not data.isdisjoint(op.ins)]
+        ops = [op for op in ops if not data.isdisjoint(op.ins) and _reading(op)]
         numbers = {run.lifted.of(op.outs[0]): i for i, op in enumerate(ops)}
         recorded, flags = _recorded(run.lifted.body.ops, numbers)
         self.body = Body(run.lifted.body.ins, recorded, [*flags.values()])
         annotate(self.body)
         self.ops = [ops[index] for index in flags]
-        self.seen = [np.zeros(_count(op), bool) for op in self.ops]
+        self.seen = [np.zeros(flag.shape, bool) for flag in flags.values()]
         self.now = self.seen
 
     def outcomes(self, seen: bool) -> list[tuple[Op, int]]:
@@ -160,13 +160,20 @@ def is_search(op: Op) -> bool:
     return is_array and len(others) >= keys
 
 
-def _count(op: Op) -> int:
-    """Return the number of outcomes of a condition; 0 if an operation is none."""
-    if isinstance(op, Cond):
-        return len(op.branches) if op.outs and isinstance(op.ins[0], Var) else 0
-    if is_search(op):
-        return 1
-    return 2 if isinstance(op, Leaf) and of(op.name).truth else 0
+def _reading(op: Op) -> tuple[int, Callable[[Any], Any], Atom] | None:
+    """Return how many outcomes a condition has, and how they are computed from which value."""
+    if isinstance(op, Cond) and op.outs and isinstance(op.ins[0], Var):
+        count = len(op.branches)
+        return count, lambda i: jnp.clip(i, 0, count - 1) == jnp.arange(count), op.ins[0]
+    if isinstance(op, Leaf) and of(op.name).truth:
+        return 2, lambda x: jnp.stack([jnp.any(x), ~jnp.all(x)]), op.outs[0]
+    if not isinstance(op, Leaf) or not is_search(op):
+        return None
+    if op.name not in ("argmax", "argmin"):
+        return 1, _has_equal, op.ins[0]
+    (axis,) = op.params["axes"]
+    best = jnp.max if op.name == "argmax" else jnp.min
+    return 1, lambda x: jnp.any((x == best(x, axis, keepdims=True)).sum(axis) > 1)[None], op.ins[0]
 
 
 def _written(op: Op) -> str:
@@ -209,9 +216,9 @@ def _recorded(ops: Sequence[Op], numbers: Mapping[Atom, int]) -> tuple[list[Op],
     new: list[Op] = []
     flags: Flags = {}
 
-    def compute(run: Callable[..., Any], shape: tuple[int, ...], *ins: Atom) -> Var:
-        out = Var(shape, np.dtype(bool))
-        new.append(Leaf([*ins], [out], "record", lambda *xs: [run(*xs)]))
+    def compute(count: int, run: Callable[[Any], Any], atom: Atom) -> Var:
+        out = Var((count,), np.dtype(bool))
+        new.append(Leaf([atom], [out], "record", lambda x: [run(x)]))
         return out
 
     for op in ops:
@@ -229,7 +236,7 @@ def _recorded(ops: Sequence[Op], numbers: Mapping[Atom, int]) -> tuple[list[Op],
         elif isinstance(op, Scan):
             rows = [Var((op.length, *out.shape), out.dtype) for out in outs]
             new.append(dataclasses.replace(op, body=longer[0], outs=[*op.outs, *rows]))
-            outs = [compute(lambda x: x.any(0), row.shape[1:], row) for row in rows]
+            outs = [compute(row.shape[1], lambda x: x.any(0), row) for row in rows]
         elif isinstance(op, Cond):
             new.append(dataclasses.replace(op, branches=tuple(longer), outs=[*op.outs, *outs]))
         elif isinstance(op, While) and getattr(op.cond.outs[0], "shape", ()) == ():
@@ -238,8 +245,9 @@ def _recorded(ops: Sequence[Op], numbers: Mapping[Atom, int]) -> tuple[list[Op],
             new.append(op)
             continue
         flags |= zip(found, outs, strict=True)
-        if op.outs and (index := numbers.get(op.outs[0])) is not None:
-            flags[index] = compute(_reading(op)[0], (_count(op),), _reading(op)[1])
+        index, reading = numbers.get(op.outs[0]) if op.outs else None, _reading(op)
+        if index is not None and reading is not None:
+            flags[index] = compute(*reading)
     return new, flags
 
 
@@ -258,21 +266,6 @@ def _while(op: While, body: Body, none: list[Lit], outs: list[Var]) -> While:
         cond=Body([*op.cond.ins, *unused], op.cond.ops, op.cond.outs),
         body=Body([*body.ins, *old], [*body.ops, *either], [*body.outs[:count], *total]),
     )
-
-
-def _reading(op: Op) -> tuple[Callable[[Any], Any], Atom]:
-    """Return what is computed of a condition, and of which value."""
-    if isinstance(op, Cond):
-        count = len(op.branches)
-        return lambda index: jnp.clip(index, 0, count - 1) == jnp.arange(count), op.ins[0]
-    if isinstance(op, Leaf) and of(op.name).truth:
-        return lambda x: jnp.stack([jnp.any(x), ~jnp.all(x)]), op.outs[0]
-    assert isinstance(op, Leaf)
-    if op.name in ("argmax", "argmin"):
-        (axis,) = op.params["axes"]
-        best = jnp.max if op.name == "argmax" else jnp.min
-        return lambda x: jnp.any((x == best(x, axis, keepdims=True)).sum(axis) > 1)[None], op.ins[0]
-    return _has_equal, op.ins[0]
 
 
 def _has_equal(x: Any) -> Any:

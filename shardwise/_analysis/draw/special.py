@@ -18,12 +18,10 @@ def special_ways(numbers: Iterable[float]) -> list[How]:
     `numbers` are those that the program compares with.
     """
     finite = [number for number in numbers if math.isfinite(number)]
-    parts = [
-        functools.partial(_every, number, half) for number in (0.0, 1.0) for half in (True, False)
-    ]
+    common = 0.0, 1.0, *finite
     specials: list[Special] = [*(functools.partial(_one, number) for number in finite)]
-    specials += [_tied, _small, _small, *(functools.partial(_add_up_to, n) for n in finite), *parts]
-    specials += [functools.partial(_every, n, half) for n in finite for half in (True, False)]
+    specials += [_tied, _small, _small, *(functools.partial(_add_up_to, n) for n in finite)]
+    specials += [functools.partial(_every, n, half) for n in common for half in (True, False)]
     specials += [_large, *(functools.partial(_one, n) for n in (math.nan, math.inf, -math.inf))]
     return [How(special=special) for special in specials]
 

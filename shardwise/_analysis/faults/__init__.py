@@ -1,14 +1,14 @@
 """The faults that a program can have, one class each, and the findings derived from evidence."""
 
 from .fault import FAULTS as FAULTS
-from .fault import MEANING as MEANING
-from .fault import NUMBERS as NUMBERS
 from .fault import OLD as OLD
 from .fault import Fault as Fault
 from .fault import canonical as canonical
 from .fault import fault_of as fault_of
 from .fault import nearest as nearest
 from .finding import AGAIN as AGAIN
+from .finding import MEANING as MEANING
+from .finding import NUMBERS as NUMBERS
 from .finding import Finding as Finding
 from .finding import Fix as Fix
 from .finding import advice as advice

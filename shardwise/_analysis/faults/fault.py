@@ -9,10 +9,7 @@ import difflib
 import inspect
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from .finding import MEANING as MEANING
-from .finding import NUMBERS as NUMBERS
-from .finding import OPERATIONS as OPERATIONS
-from .finding import Finding, nowhere
+from .finding import MEANING, NUMBERS, OPERATIONS, Finding, nowhere
 
 if TYPE_CHECKING:
     from ..._program import Where
@@ -36,10 +33,13 @@ class Fault:
     old: ClassVar[tuple[str, ...]] = ()
     """Codes that the fault had in earlier versions; they still work in comments and settings."""
     evidence: ClassVar[tuple[str, ...]] = ()
+    """What it is derived from: by default, the kinds for which the class has a method."""
+    certain: ClassVar[bool] = True
+    """Whether its findings fail a verdict, unless they say otherwise; suspicions do not."""
     shown_by: ClassVar[tuple[str, ...]] = ()
     """Codes of faults that confirm this suspicion in a run; the suspicion is then not repeated."""
-    page: ClassVar[str] = "check"
-    """The page of the documentation that describes it: `check` or `prove`."""
+    page: ClassVar[str]
+    """The page of the documentation that describes it: `prove` if meaning shows it, or `check`."""
     explanation: ClassVar[str]
     wrong: ClassVar[str] = ""
     """An example program with the fault."""
@@ -60,6 +60,9 @@ class Fault:
                 raise ValueError(f"{code} is a former code of {FAULTS[OLD[code]].__name__}")
         for name in ("explanation", "wrong", "remedy", "right", "more"):
             setattr(cls, name, inspect.cleandoc(getattr(cls, name)))
+        kinds = [kind for kind in (MEANING, NUMBERS, OPERATIONS) if hasattr(cls, f"from_{kind}")]
+        cls.evidence = cls.evidence or tuple(kinds)
+        cls.page = "prove" if MEANING in kinds else "check"
         FAULTS[cls.code] = cls
         ordered = sorted(FAULTS.items())
         FAULTS.clear()
@@ -71,6 +74,7 @@ class Fault:
         cls, message: str, where: Where | None = None, remedy: str = "", **fields: Any
     ) -> Finding:
         """Return a finding of this fault; without `where` it has no line."""
+        fields = {"certain": cls.certain, **fields}
         return Finding(cls.code, message, where or nowhere(), remedy=remedy, **fields)
 
     @classmethod

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from .fault import MEANING, NUMBERS, Fault
-
-if TYPE_CHECKING:
-    from .finding import Finding
+from .fault import Fault
+from .finding import MEANING, NUMBERS, Finding
 
 DRAW = "or the shapes alone, and values are drawn: jax.ShapeDtypeStruct(x.shape, x.dtype)."
 DRAWN = "in place of the shapes: numbers as the program is for, which were not found by drawing."
@@ -23,11 +21,7 @@ class Limit(Fault):
     code = ""
     title = ""
     explanation = ""
-
-    @classmethod
-    def suspicion(cls, message: str, remedy: str, where: Any = None) -> Finding:
-        """Return a finding that does not fail the verdict."""
-        return cls.finding(message, where, remedy, certain=False)
+    certain = False
 
 
 class Contradiction(Limit):
@@ -49,7 +43,6 @@ class Contradiction(Limit):
             f"the program is proved on {mesh}, for numbers without end, and yet they differ there: "
             "something overflows on the way, wraps around or is NaN. If nothing does, this is a "
             "bug in shardwise, and a report with the program would help",
-            certain=False,
             mesh=mesh,
         )
 
@@ -69,24 +62,18 @@ class NothingCompared(Limit):
     remedy = "Return what the program computes: the loss, the gradients, the new parameters."
 
     @classmethod
-    def no_results(cls, so: str) -> Finding:
-        """Report a function that returns None."""
-        return cls.so(f"the function returns no arrays: {so}")
-
-    @classmethod
     def no_elements(cls) -> Finding:
         """Report arguments without a single element."""
-        return cls.suspicion(
+        return cls.finding(
             "no argument has an element: nothing could be seen",
-            "give arguments that have elements, or shapes without a dimension of size 0.",
+            remedy="give arguments that have elements, or shapes without a dimension of size 0.",
         )
 
     @classmethod
     def so(cls, what: str) -> Finding:
         """Report that nothing was compared."""
-        return cls.suspicion(
-            what, "return what the program computes: the loss, the gradients, the new parameters."
-        )
+        remedy = "return what the program computes: the loss, the gradients, the new parameters."
+        return cls.finding(what, remedy=remedy)
 
 
 class OneDevice(Limit):
@@ -114,13 +101,13 @@ class OneDevice(Limit):
     def along(cls, axis: str, alone: bool) -> Finding:
         """Report an axis of size 1; with `alone`, every mesh is a single device."""
         if alone:
-            return cls.suspicion(
+            return cls.finding(
                 "only one device was tried: its result was compared with itself",
-                f'mesh={{"{axis}": [1, 2, 4, 8]}}, or reference=.',
+                remedy=f'mesh={{"{axis}": [1, 2, 4, 8]}}, or reference=.',
             )
-        return cls.suspicion(
+        return cls.finding(
             f"axis {axis!r} was only ever 1: what goes wrong along it could not be seen",
-            f'mesh={{"{axis}": [1, 2, 4, 8], ...}}.',
+            remedy=f'mesh={{"{axis}": [1, 2, 4, 8], ...}}.',
         )
 
 
@@ -142,7 +129,7 @@ class Degenerate(Limit):
         more = f" (and {len(paths) - 1} more results)" if len(paths) > 1 else ""
         pronoun = "them" if elements else "it"
         message = f"{paths[0]} {what}: nothing could be seen of {pronoun}{more}"
-        return cls.suspicion(message, f"give other data, {DRAW}")
+        return cls.finding(message, remedy=f"give other data, {DRAW}")
 
 
 class SameData(Limit):
@@ -174,10 +161,10 @@ class SameData(Limit):
             data_text = paths[0] + (f" (and {len(paths) - 1} more)" if len(paths) > 1 else "")
             differ = "they differ" if len(paths) > 1 else "it differs"
             cannot = f"a mistake that shows only where {differ} cannot be seen"
-        return cls.suspicion(
+        return cls.finding(
             f"every device was given the same {data_text}: {cannot}",
-            f"give data that differs from row to row, {DRAW}",
             where,
+            f"give data that differs from row to row, {DRAW}",
         )
 
 
@@ -213,12 +200,12 @@ class HiddenByZeros(Limit):
         """Report what is wrong once the zeros in these arguments are replaced."""
         path, *more = paths
         subject = f"{path} is" if not more else f"{path} (and {len(more)} more) are"
-        return cls.suspicion(
+        return cls.finding(
             f"{subject} zero everywhere, and with other numbers there the results are wrong: "
             f"{shown.message}",
+            shown.where,
             f"fix this line ({shown.code}), or give {'them' if more else 'it'} numbers that are "
             f"not zero and check again, {DRAW}",
-            shown.where,
         )
 
 
@@ -252,11 +239,11 @@ class Ties(Limit):
         """Report a result in which a tie is decided differently on a mesh."""
         count = int((wrong.got != wrong.want.value).sum())
         differ = "elements differ" if wrong.got.size > 1 else "element differs"
-        return cls.suspicion(
+        return cls.finding(
             f"{wrong.path} is decided by a tie: {count} of {wrong.got.size} {differ} on "
             f"{wrong.mesh}, and as much by changing the arguments by 1e-13 of themselves",
-            "give data without ties; or break them by a rule, as by the index of equal scores.",
             wrong.where,
+            "give data without ties; or break them by a rule, as by the index of equal scores.",
         )
 
 
@@ -288,8 +275,8 @@ class Unmet(Limit):
         (where, text), *others = rows
         lines = ", ".join(dict.fromkeys(str(other.line) for other, _ in others[:FEW]))
         more = f"; and {len(others)} more, in line {lines}" if others else ""
-        return cls.suspicion(
+        return cls.finding(
             f"{text} for the values drawn: what the program does otherwise was not compared{more}",
-            "in place of the shapes, pass arguments for which the condition has the other outcome.",
             where,
+            "in place of the shapes, pass arguments for which the condition has the other outcome.",
         )

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from fractions import Fraction
+from typing import Any
 
-from .fault import MEANING, NUMBERS, Fault
+from .fault import Fault
+from .finding import Finding
 from .powers import size_words
 
-if TYPE_CHECKING:
-    from .finding import Finding
-
 AVERAGED = "average instead of summing: jax.lax.pmean(..., {over})."
-MEANT = "leave the sum out, or average: jax.lax.pmean(..., {over})."
 
 
 class TooLarge(Fault):
     code = "SW401"
     title = "n times what it should be: summed where it should be averaged, or summed twice"
     old = ("SW101",)
-    evidence = (MEANING, NUMBERS)
-    page = "prove"
     explanation = """
         **n times what it should be**, where n is the size of a mesh axis or a product of several: a
         sum of means, a sum of what every device has in full, or a gradient that autodiff has
@@ -75,8 +71,7 @@ class TooLarge(Fault):
             return cls.finding(
                 f"{head}autodiff sums this gradient over {axes}, and each device's loss is a mean "
                 f"over its own part{tail}",
-                m.line(auto),
-                m.gradient_remedy(auto),
+                *m.gradient(auto),
             )
         if repeated and repeated[-1].op.backward:
             return cls.finding(
@@ -91,7 +86,7 @@ class TooLarge(Fault):
             return cls.finding(
                 f"{head}it is summed over {axes} although every device has the same value",
                 repeated[-1].op.where,
-                MEANT.format(over=axes),
+                f"leave the sum out, or average: jax.lax.pmean(..., {axes}).",
             )
         if paid and seeded:
             line = seeded[-1].op.where
@@ -116,7 +111,7 @@ class TooLarge(Fault):
                 by_hand[-1].op.where,
                 "leave the number of devices out.",
             )
-        if scaled and m.is_integer(paid[-1].coef):
+        if scaled and Fraction(paid[-1].coef).denominator == 1:
             return cls.finding(
                 f"{head}a sum over {axes} is divided by what one device has",
                 scaled[-1].op.where,
@@ -151,11 +146,7 @@ class TooLarge(Fault):
         if wrong.multiple is None or wrong.multiple < 1:
             return None
         text = f"is {wrong.multiple:.4g} times too large, {wrong.whose}"
-        if not wrong.summed_before:
-            remedy = SUMMED if wrong.reduced_by == "pmean" else AVERAGED
-            return cls.finding(text, wrong.where, remedy.format(over=wrong.over))
-        text += "; every device has the same value before the sum"
-        return cls.finding(text, wrong.where, MEANT.format(over=wrong.over))
+        return cls.finding(text, wrong.where, AVERAGED.format(over=wrong.over))
 
 
 SUMMED = "sum instead of averaging: jax.lax.psum(..., {over}), or divide only once."
@@ -165,8 +156,6 @@ class TooSmall(Fault):
     code = "SW402"
     title = "1/n of what it should be: averaged where it should be summed, or divided twice"
     old = ("SW102",)
-    evidence = (MEANING, NUMBERS)
-    page = "prove"
     explanation = """
         **1/n of what it should be.** An average of shares, or a division too many. The message is
         about the result, but the factor is that of the part that is wrong: in the example the
@@ -238,15 +227,12 @@ class TooSmall(Fault):
         if wrong.multiple is None or wrong.multiple >= 1:
             return None
         text = f"is {wrong.fraction(wrong.multiple)} of what it should be, {wrong.whose}"
-        remedy = AVERAGED if wrong.reduced_by == "psum" else SUMMED
-        return cls.finding(text, wrong.where, remedy.format(over=wrong.over))
+        return cls.finding(text, wrong.where, SUMMED.format(over=wrong.over))
 
 
 class CountedOften(Fault):
     code = "SW404"
     title = "a whole value is added before the sum, and counted once for each device"
-    evidence = (MEANING,)
-    page = "prove"
     explanation = """
         **A whole value is counted once for each device.** The bias is on every device; added before
         the sum, it comes in n times.

@@ -5,19 +5,17 @@ Findings from the operations alone may be false alarms and do not fail a verdict
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from .fault import MEANING, NUMBERS, OPERATIONS, Fault
-
-if TYPE_CHECKING:
-    from .finding import Finding
+from .fault import Fault
+from .finding import MEANING, OPERATIONS, Finding
 
 
 class ReducedAgain(Fault):
     code = "SW201"
     title = "a reduction of what is already reduced"
+    certain = False
     shown_by = ("SW401",)
-    evidence = (OPERATIONS,)
     explanation = """
         **A reduction of what is already reduced.** The value is the same along the axis, so a
         `pmean` does nothing and a `psum` multiplies by the size. Most often it is a gradient that
@@ -35,8 +33,13 @@ class ReducedAgain(Fault):
     remedy = "Reduce once."
 
     @classmethod
-    def from_operations(cls, op: Any, over: str, averages: bool, remedy: str = "") -> Finding:
-        """Report a superfluous reduction; `remedy` is for a reduced gradient, else empty."""
+    def from_operations(
+        cls, op: Any, over: str, averages: bool, remedy: str, harmless: bool
+    ) -> Finding:
+        """Report a superfluous reduction; `remedy` is for a reduced gradient, else empty.
+
+        It is `harmless` if every result is right: then something compensates for an extra sum.
+        """
         reason = ""
         if remedy:
             reason = (
@@ -47,27 +50,21 @@ class ReducedAgain(Fault):
             remedy = "leave it out: it averages equal values."
         else:
             remedy = f"leave the sum out, or average: jax.lax.pmean(..., {over})."
+        if harmless and not averages:
+            reason += ". Every result is right, so something makes up for it"
+            remedy = (
+                "nothing, if that is meant, as where it is divided by the number of devices. "
+                "Without it, nothing is sent along the axis."
+            )
         name = "pmean" if averages else op.name
         message = f"{name} over {over} of a value that is already the same along it{reason}"
-        return cls.finding(message, op.where, remedy, certain=False)
-
-    @classmethod
-    def harmless(cls, finding: Finding) -> Finding:
-        """Reword a finding if every result is right: something compensates for the extra sum."""
-        if finding.message.startswith("pmean"):
-            return finding
-        return cls.finding(
-            f"{finding.message}. Every result is right, so something makes up for it",
-            finding.where,
-            "nothing, if that is meant, as where it is divided by the number of devices. Without "
-            "it, nothing is sent along the axis.",
-            certain=False,
-        )
+        return cls.finding(message, op.where, remedy)
 
 
 class MayDiverge(Fault):
     code = "SW202"
     title = "a collective that some devices may never reach"
+    certain = False
     shown_by = ("SW301",)
     old = ("SW408",)
     evidence = (OPERATIONS, MEANING)
@@ -106,7 +103,6 @@ class MayDiverge(Fault):
             op.where,
             "compute the collective on every device and select with jnp.where, or take the "
             "decision from a reduced value.",
-            certain=False,
             mesh=mesh,
         )
 
@@ -114,8 +110,8 @@ class MayDiverge(Fault):
 class MayDiffer(Fault):
     code = "SW203"
     title = "an output declared replicated that may differ"
+    certain = False
     shown_by = ("SW301", "SW403", "SW406")
-    evidence = (OPERATIONS,)
     explanation = """
         **An output declared replicated is computed from values that differ.** With
         `check_vma=False` JAX does not look. If the devices really differ, a run reports SW403 or
@@ -150,7 +146,6 @@ class MayDiffer(Fault):
             where,
             "nothing, if the devices end up alike by another way than a reduction, as round a ring "
             "of ppermute. If they are alike by chance, other data shows it.",
-            certain=False,
         )
 
     @classmethod
@@ -159,7 +154,7 @@ class MayDiffer(Fault):
         came = f"{finding.message}. It came out"
         if not apart:
             message = f"{came} the same on all devices here"
-            return cls.finding(message, finding.where, finding.remedy, certain=False)
+            return cls.finding(message, finding.where, finding.remedy)
         tail = "" if shown else ", which no result shows"
         first = "look first at the other findings, which may be the reason. Else " if shown else ""
         return cls.finding(
@@ -180,7 +175,7 @@ NOT_SHARDED = (
 class UnusedAxis(Fault):
     code = "SW204"
     title = "a mesh axis that nothing uses"
-    evidence = (OPERATIONS,)
+    certain = False
     explanation = """
         **A mesh axis that nothing uses**: its devices all do the same work. Where the program has
         no `shard_map` at all, the compiler partitions it and what it computes is the same on any
@@ -220,7 +215,6 @@ class UnusedAxis(Fault):
             "work",
             where,
             "name the axis in a spec or a collective, or leave it out of the mesh.",
-            certain=False,
         )
 
     @classmethod
@@ -232,14 +226,13 @@ class UnusedAxis(Fault):
             "line; on the command line, shardwise explain. To check what each device does, write "
             "it as a function and map it: jax.shard_map(body, mesh=mesh, in_specs=..., "
             "out_specs=...).",
-            certain=False,
         )
 
 
 class GatheredToReduce(Fault):
     code = "SW205"
     title = "an `all_gather` that is only reduced again"
-    evidence = (OPERATIONS,)
+    certain = False
     explanation = """
         **An `all_gather` of something large whose result is only reduced again.** The answer is
         right, but every device receives the whole array to keep one number.
@@ -271,14 +264,12 @@ class GatheredToReduce(Fault):
             "only reduced again",
             op.where,
             "reduce first: jax.lax.psum (or pmax) sends the size of the result.",
-            certain=False,
         )
 
 
 class Rejected(Fault):
     code = "SW206"
     title = "a program that JAX rejects on several devices"
-    evidence = (OPERATIONS,)
     explanation = """
         **JAX rejects the program on several devices, and a fix is known.** Either a result whose
         spec says that it is the same on every device may differ between them, or `out_specs` give
@@ -313,7 +304,6 @@ class Rejected(Fault):
 class Deadlock(Fault):
     code = "SW301"
     title = "a deadlock"
-    evidence = (NUMBERS,)
     explanation = """
         **A deadlock**: some devices wait in a collective that others never reach.
     """

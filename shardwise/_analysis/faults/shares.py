@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from .fault import MEANING, NUMBERS, Fault
-
-if TYPE_CHECKING:
-    from .finding import Finding
+from .fault import Fault
+from .finding import Finding
 
 
 class ShareReturned(Fault):
     code = "SW403"
     title = "a share of a sum is returned"
     old = ("SW104",)
-    evidence = (MEANING,)
-    page = "prove"
     explanation = """
         **A share is returned.** The `psum` is missing, or the `pmean` or `pmax`, and where
         `out_specs` say that the result is the same everywhere, JAX returns what the first device
@@ -41,7 +37,7 @@ class ShareReturned(Fault):
             return ShareUsed.used(m, m.mistake.maker, "parts of an array meet it")
         count = math.prod(axis.size for axis in m.mistake.axes)
         if m.same and ratio not in (None, 1, count):
-            return Differs.from_meaning(m)  # no sum of them is the result
+            return Differs.from_meaning(m.over, m.line)  # no sum of them is the result
         if m.same and ratio is None and not m.mistake.extreme:
             return cls.finding(
                 f"is made with only the first device's share of a sum over {axes}",
@@ -70,8 +66,6 @@ class ShareUsed(Fault):
     code = "SW405"
     title = "a share of a sum is used as if it were the whole"
     old = ("SW103",)
-    evidence = (MEANING,)
-    page = "prove"
     explanation = """
         **A share is used as if it were the whole.** An activation, a norm, a root or a comparison
         of what has not been added up yet.
@@ -120,7 +114,7 @@ class ShareUsed(Fault):
     """
 
     @classmethod
-    def from_meaning(cls, m: Any) -> Finding | None:
+    def from_meaning(cls, m: Any) -> Finding:
         """Report where a share is used and what has to come first, from a `Misuse`."""
         axes = m.over
         if m.mistake.extreme:
@@ -198,8 +192,6 @@ class Differs(Fault):
     code = "SW406"
     title = "a result declared the same differs between devices"
     old = ("SW105",)
-    evidence = (MEANING, NUMBERS)
-    page = "prove"
     explanation = """
         **A result declared the same differs between devices**, and neither a sum nor a mean of what
         they have is right. JAX returns the first device's where `check_vma` is off.
@@ -217,17 +209,13 @@ class Differs(Fault):
     """
 
     @classmethod
-    def from_meaning(cls, m: Any) -> Finding | None:
-        """Report the operation that makes the result that differs."""
-        return cls._differing(m.over, m.line)
-
-    @classmethod
     def from_numbers(cls, wrong: Any) -> Finding | None:
         """Report that the devices hold different values."""
-        return cls._differing(wrong.differs_over, wrong.where) if wrong.apart else None
+        return cls.from_meaning(wrong.differs_over, wrong.where) if wrong.apart else None
 
     @classmethod
-    def _differing(cls, over: str, where: Any) -> Finding:
+    def from_meaning(cls, over: str, where: Any) -> Finding:
+        """Report the operation that makes the result that differs."""
         return cls.finding(
             f"differs between devices along {over}, though out_specs declare it the same; JAX "
             "returns the first device's",
@@ -239,8 +227,6 @@ class Differs(Fault):
 class OtherDimension(Fault):
     code = "SW407"
     title = "a result is split along a different dimension than declared"
-    evidence = (MEANING,)
-    page = "prove"
     explanation = """
         **A result is split along a different dimension than `out_specs` declare.** The parts are
         put together the wrong way.
@@ -251,11 +237,11 @@ class OtherDimension(Fault):
     remedy = "Name the axis in `out_specs` at the dimension that is split."
 
     @classmethod
-    def from_meaning(cls, m: Any) -> Finding | None:
+    def from_meaning(cls, over: str, where: Any) -> Finding:
         """Report the operation that makes the result that is joined along another dimension."""
         return cls.finding(
-            f"is split over {m.over} along another dimension than out_specs declare",
-            m.line,
+            f"is split over {over} along another dimension than out_specs declare",
+            where,
             "name the axis in out_specs at the dimension that is split.",
         )
 
@@ -263,8 +249,6 @@ class OtherDimension(Fault):
 class NotFollowed(Fault):
     code = "SW409"
     title = "no rule relates the result to one device's"
-    evidence = (MEANING,)
-    page = "prove"
     explanation = """
         **No rule relates the result to one device's.** The line is the first at which the two
         programs diverge. A batch that is filled up because it does not divide is named instead of a
@@ -284,26 +268,26 @@ class NotFollowed(Fault):
         return cls.finding(f"{sizes}: not reached: {why}", remedy=remedy, certain=False)
 
     @classmethod
-    def from_meaning(cls, m: Any) -> Finding | None:
-        """Report what could not be analysed."""
-        if m.gap.filled is not None:
-            rows, filled = m.gap.filled
+    def from_meaning(cls, gap: Any, mesh: str, where: Any, name: str) -> Finding:
+        """Report what could not be analysed: from the operation `name` on there is no rule."""
+        if gap.filled is not None:
+            rows, filled = gap.filled
             return cls.finding(
                 f"could not be related to what it is on one device: {rows} rows do not divide over "
-                f"{m.mesh}, so they are filled up to {filled}, and no rule leaves out again what "
+                f"{mesh}, so they are filled up to {filled}, and no rule leaves out again what "
                 "is filled up",
                 remedy=f"prove it with a batch that divides ({filled} rows here); sw.check "
                 "compares the numbers of this one.",
             )
-        if m.reason:
-            return cls.finding(f"could not be followed: {m.reason}", m.where)
-        reason = (
-            "it is too long to take apart" if m.gap.long else "no rule leads from one to the other"
-        )
-        if m.name and not m.gap.long:
-            reason = f"no rule says what {m.name} gives here"
+        if gap.mistake is not None and gap.mistake.reason:
+            return cls.finding(f"could not be followed: {gap.mistake.reason}", where)
+        reason = "no rule leads from one to the other"
+        if name:
+            reason = f"no rule says what {name} gives here"
+        if gap.long:
+            reason = "it is too long to take apart"
         return cls.finding(
             f"could not be related to what it is on one device: {reason}",
-            m.where,
+            where,
             "sw.check compares numbers instead.",
         )

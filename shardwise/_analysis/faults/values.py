@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from .fault import NUMBERS, Fault
-
-if TYPE_CHECKING:
-    from .finding import Finding
+from .fault import Fault
+from .finding import NUMBERS, Finding
 
 
 class FollowsSharding(Fault):
     code = "SW106"
     title = "random numbers that follow the sharding"
-    evidence = (NUMBERS,)
     explanation = """
         **Random numbers follow the sharding.** With one key for all, every device draws the same
         numbers for its part; with a key per device, they change with the number of devices. Either
@@ -52,19 +49,20 @@ class FollowsSharding(Fault):
         """Report the draw, and whether each device has its own key."""
         if wrong.draw is None:
             return None
+        line, keys_differ = wrong.draw
         follows = "depends on random numbers that follow the sharding"
         remedy = "draw them for the whole array and keep the part of this device"
-        if not wrong.keys_differ:
+        if not keys_differ:
             return cls.finding(
                 f"{follows}: every device draws the same ones, with one key ({wrong.much})",
-                wrong.draw_line,
+                line,
                 f"{remedy}, or make one key per example from its global index: "
                 "jax.random.fold_in(key, index).",
             )
         return cls.finding(
             f"{follows}: each device draws with a key of its own, so another number of devices "
             f"draws other numbers ({wrong.much})",
-            wrong.draw_line,
+            line,
             "accept it with that comment, or compare what does not depend on the numbers, with "
             f"reference= and rtol=. For the same numbers on any mesh, {remedy}.",
         )
@@ -72,7 +70,7 @@ class FollowsSharding(Fault):
     @classmethod
     def note(cls, wrong: Any) -> str:
         """Return the comment that accepts a separate key for each device."""
-        if not wrong.keys_differ:
+        if not wrong.draw[1]:
             return ""
         comment = f"`# shardwise: ignore[{cls.code}]`"
         return f". If that is meant, accept it: {comment} at the end of this line"
@@ -80,15 +78,12 @@ class FollowsSharding(Fault):
 
 class NotFinite(Fault):
     code = "SW107"
-    title = "NaN, infinity or integers that wrap around, on some meshes only"
-    evidence = (NUMBERS,)
+    title = "NaN or infinity on some meshes only"
     explanation = """
-        **NaN, infinity or integers that wrap around, on some meshes only**: a division by the count
-        of a device that has nothing, a logarithm of an empty sum, a sum in float16 of which one
-        device's part is larger than 65504, or one in int8 that ends at 127. A value that leaves the
-        range of its dtype is named with its line: floating-point values of every dtype, integers of
-        8 and 16 bits, outside of loops. Integers that wrap around on one device and on the mesh
-        alike, as in a hash, are left alone.
+        **NaN or infinity on some meshes only**: a division by the count of a device that has
+        nothing, a logarithm of an empty sum, a sum in float16 of which one device's part is larger
+        than 65504. A value that leaves the range of its dtype is named with its line, outside of
+        loops. Where integers may wrap around, SW109 asks whether they do.
     """
     wrong = """
         @sharded()
@@ -110,17 +105,7 @@ class NotFinite(Fault):
 
     @classmethod
     def from_numbers(cls, wrong: Any) -> Finding | None:
-        """Report what is not finite or wraps around, and where a value exceeds its range."""
-        if (wrap := wrong.wraps) is not None:
-            wrapped, on_mesh = wrap
-            where_text = "" if on_mesh else "on one device, and not on the mesh, "
-            return cls.finding(
-                f"depends on where integers wrap around ({wrong.much}): {where_text}{wrapped} here",
-                wrapped.where,
-                "add up in a wider dtype: x.sum(dtype=jnp.int32), "
-                "preferred_element_type=jnp.int32, or x.astype(jnp.int32) before the sum; integers "
-                "wrap around where they end.",
-            )
+        """Report what is not finite, and where a value exceeds its range."""
         if wrong.apart or not (wrong.not_finite or wrong.finite_alone):
             return None
         text = "is NaN or infinite"
@@ -142,7 +127,6 @@ class NotFinite(Fault):
 class OtherType(Fault):
     code = "SW108"
     title = "a different shape, dtype or structure"
-    evidence = (NUMBERS,)
     explanation = """
         **A different shape, dtype or structure** than on one device: the sizes of what is returned
         come from the local shapes.
@@ -194,7 +178,6 @@ class OtherType(Fault):
 class DependsOnDevices(Fault):
     code = "SW109"
     title = "depends on the number of devices in some other way"
-    evidence = (NUMBERS,)
     explanation = """
         **A result depends on the number of devices** in none of the ways above. The line is that of
         the first value that is the same on every device yet depends on how many there are. Where
@@ -266,7 +249,6 @@ class DependsOnDevices(Fault):
 class NotReference(Fault):
     code = "SW110"
     title = "differs from the reference on one device already"
-    evidence = (NUMBERS,)
     explanation = """
         **A result differs from `reference=` on one device already.** Then it is not the sharding:
         the program and the reference compute different things. What the sharding does besides is

@@ -2,6 +2,8 @@
 
 from .body import Lifted as Lifted
 from .body import lift as lift
+from .extremes import asks_for_nan as asks_for_nan
+from .extremes import short_range as short_range
 from .run import Run as Run
 from .run import ValueOnMesh as ValueOnMesh
 from .run import plain as plain

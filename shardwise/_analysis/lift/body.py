@@ -19,20 +19,11 @@ pass over the list of operations:
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
-from ... import _jax
-from ..._program import Atom, Body, Collective, Cond, Leaf, Lit, Op, Scan, Var, While
-from .leaves import lifted_leaf, runs_declared
+from ..._program import Atom, Body, Collective, Cond, Leaf, Lit, Op, Scan, Var, While, twin
+from .leaves import beside, lifted_leaf, retyped, runs_declared
 from .quantities import Quantities
-from .ranges import (
-    in_range,
-    is_order_sensitive,
-    may_leave,
-    may_wrap,
-    sums_one_by_one,
-    without_wrapping,
-)
+from .ranges import in_range, may_leave, one_by_one, sums_one_by_one
 from .widths import constant, eps_of, wide_dtype
 
 
@@ -44,10 +35,7 @@ class Lifted:
     wide: dict[Var, Var]
     accuracy: dict[Var, float]
     unbounded: dict[Var, Var]
-    """For values that may leave the range of their dtype, their values without that range.
-
-    Among them are integers of 8 and 16 bits, computed only where they are needed.
-    """
+    """For values that may leave the range of their dtype, their values without that range."""
 
     def of(self, atom: Atom) -> Atom:
         """Return the lifted value for one of the original program."""
@@ -86,8 +74,7 @@ class _Lift:
         if var not in self.wide:
             quantity = self.quantities is not None and var in self.quantities.variables
             dtype = wide_dtype(float if quantity else var.dtype)
-            self.wide[var] = new = Var(var.shape, dtype, var.weak)
-            new.axes = var.axes
+            self.wide[var] = retyped(var, dtype)
         return self.wide[var]
 
     def atom(self, atom: Atom) -> Atom:
@@ -112,7 +99,7 @@ class _Lift:
                 branches = tuple(map(self.body, op.branches))
                 new = dataclasses.replace(op, ins=ins, outs=outs, branches=branches)
             case Collective() if sums_one_by_one(op):
-                first, new = is_order_sensitive(op, ins, outs)
+                first, new = one_by_one(op, ins, outs)
                 return [first, *self.ranged(op, new)]
             case _:
                 new = dataclasses.replace(op, ins=ins, outs=outs)
@@ -123,19 +110,12 @@ class _Lift:
         rows: list[Op] = [new]
         if not isinstance(op, Leaf | Collective):
             return rows
-        if self.quantities is None and may_wrap(op):
-            beside = without_wrapping(op, list(new.ins))
-            if beside:
-                self.unbounded[op.outs[0]] = beside[-1].outs[0]
-            return rows + beside
         for index, declared in enumerate(op.outs):
             out = new.outs[index]
             run = in_range(declared.dtype) if out.dtype != declared.dtype else None
             if run is not None and may_leave(op, declared.dtype, self.vast):
-                unbounded = Var(out.shape, out.dtype, out.weak)
-                unbounded.axes = out.axes
-                new.outs[index] = self.unbounded[declared] = unbounded
-                rows.append(_after(new, unbounded, out, run))
+                new.outs[index] = self.unbounded[declared] = unbounded = twin(out)
+                rows.append(beside(new, unbounded, out, "in_range", run))
         return rows
 
     def follow(self, op: Op) -> None:
@@ -164,14 +144,3 @@ def declared_eps(op: Leaf) -> float:
     operands = [atom for atom in op.ins if isinstance(atom, Var)]
     opaque = [*operands, *op.outs] if op.name != "bitcast_convert_type" else operands
     return max((eps_of(var.dtype) for var in opaque), default=0.0)
-
-
-def _after(op: Op, before: Var, after: Var, run: _jax.Equation) -> Leaf:
-    origin: dict[str, Any] = {
-        "scope": op.scope,
-        "source": op.source,
-        "calls": op.calls,
-        "flow": op.flow,
-        "needs": before.axes,
-    }
-    return Leaf([before], [after], "in_range", run, run.params, **origin)

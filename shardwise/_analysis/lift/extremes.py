@@ -16,11 +16,15 @@ import numpy as np
 
 from ... import _jax
 from ..._program import Body, primitives, walk
-from .ranges import FAR, NARROW
+from .ranges import FAR
 from .widths import eps_of
 
 ADDS = primitives.names(lambda p: p.combines in ("sum", "prod") and not p.pointwise)
 """Operations that add up or multiply as many numbers as a device holds."""
+
+
+NARROW = 2
+"""The largest size in bytes of integer dtypes whose sums may wrap around, whatever is added."""
 
 
 def short_range(body: Body) -> Any:

@@ -13,8 +13,8 @@ import numpy as np
 from jax import lax
 
 from ... import _jax
-from ..._program import Atom, Leaf, Var, primitives
-from .widths import as_declared, is_wider, wide_dtype
+from ..._program import Atom, Leaf, Op, Var, like, primitives
+from .widths import FLOAT, as_declared, is_wider, wide_dtype
 
 DECLARED = primitives.names(lambda p: p.fixed_dtype and p.name != "reduce_precision")
 """Operations that depend on the bits of their operands, or are compiled for their dtypes."""
@@ -22,6 +22,22 @@ DECLARED = primitives.names(lambda p: p.fixed_dtype and p.name != "reduce_precis
 _TAKE_ANY = {"pointwise", "moves", "makes", "reduces", "scans", "scatters", "contracts", "searches"}
 KNOWN = primitives.names(lambda p: (p.acts in _TAKE_ANY or p.identity) and not p.series)
 """Operations known to accept float64; others are traced by JAX to find out."""
+
+
+def retyped(atom: Atom, dtype: Any) -> Var:
+    """Return a new value of another dtype that differs over the same axes."""
+    new = like(atom)
+    new.dtype, new.axes = dtype, atom.axes
+    return new
+
+
+def beside(op: Op, operand: Atom, out: Var, name: str, run: Callable[..., list[Any]]) -> Leaf:
+    """Return an operation on one value, at the place of another operation."""
+    params = run.params if isinstance(run, _jax.Equation) else {}
+    return Leaf(
+        [operand], [out], name, run, params,
+        scope=op.scope, source=op.source, calls=op.calls, flow=op.flow, needs=operand.axes,
+    )  # fmt: skip
 
 
 def lifted_leaf(op: Leaf, ins: list[Atom], outs: list[Var]) -> Leaf:
@@ -34,8 +50,7 @@ def lifted_leaf(op: Leaf, ins: list[Atom], outs: list[Var]) -> Leaf:
         )
         return dataclasses.replace(op, ins=ins, outs=outs, run=run)
     if op.name == "reduce_precision":
-        run = _identity
-        return dataclasses.replace(op, name="copy", ins=ins, outs=outs, run=run, params={})
+        return dataclasses.replace(op, name="copy", ins=ins, outs=outs, run=as_float, params={})
     primitive, params = bound(op)
     if primitive is None:  # an operation that is no primitive, such as a barrier
         return dataclasses.replace(op, ins=ins, outs=outs)
@@ -108,8 +123,9 @@ def _is_wider(x: Any) -> bool:
     return not jnp.issubdtype(x.dtype, jax.dtypes.extended) and is_wider(x.dtype)
 
 
-def _identity(x: Any) -> list[Any]:
-    return [x]
+def as_float(x: Any) -> list[Any]:
+    """Convert a value to float64."""
+    return [lax.convert_element_type(x, FLOAT)]
 
 
 def _dtypes(op: Leaf) -> list[Any]:

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from ..._program import Atom, Body, Collective, Join, Leaf, Lit, Op, Split, Var, primitives
-from .leaves import lifted_leaf
+from .leaves import as_float, lifted_leaf, retyped
 
 KEEPS = primitives.names(
     lambda p: (
@@ -57,22 +57,21 @@ class Quantities:
 
     def lifted(self, op: Leaf, ins: list[Atom], outs: list[Var]) -> Leaf:
         """Return an operation on wide values and on integers that are not rounded."""
-        if rounds(op):
-            return dataclasses.replace(op, name="copy", ins=ins, outs=outs, run=_same, params={})
-        if op.name == "convert_element_type" and any(var in self.variables for var in op.outs):
-            return dataclasses.replace(op, name="copy", ins=ins, outs=outs, run=_same, params={})
+        casts = op.name == "convert_element_type" and any(var in self.variables for var in op.outs)
+        if rounds(op) or casts:
+            return dataclasses.replace(op, name="copy", ins=ins, outs=outs, run=as_float, params={})
         is_quantity = [atom in self.variables for atom in op.ins]
         if self._keeps(op):
             floats, results = map(_float_like, op.ins), map(_float_like, op.outs)
             as_floats = dataclasses.replace(op, ins=[*floats], outs=[*results])
             new = lifted_leaf(as_floats, ins, outs)
-            return dataclasses.replace(new, run=functools.partial(floated, new.run))
+            return dataclasses.replace(new, run=functools.partial(_floated, new.run))
         run = functools.partial(_rounding, lifted_leaf(op, ins, outs).run, is_quantity, _dtypes(op))
         return dataclasses.replace(op, ins=ins, outs=outs, run=run)
 
 
-def floated(run: Callable[..., list[Any]], *xs: Any) -> list[Any]:
-    """Apply an operation to integers converted to float64."""
+def _floated(run: Callable[..., list[Any]], *xs: Any) -> list[Any]:
+    # Integers are converted to float64.
     are_integers = [jnp.issubdtype(jnp.result_type(x), jnp.integer) for x in xs]
     rows = zip(xs, are_integers, strict=True)
     return run(*(lax.convert_element_type(x, jnp.float64) if n else x for x, n in rows))
@@ -81,13 +80,7 @@ def floated(run: Callable[..., list[Any]], *xs: Any) -> list[Any]:
 def _float_like(atom: Any) -> Any:
     if isinstance(atom, Lit) or not jnp.issubdtype(atom.dtype, jnp.integer):
         return atom
-    new = Var(atom.shape, jnp.dtype(jnp.float32), atom.weak)
-    new.axes = atom.axes
-    return new
-
-
-def _same(x: Any) -> list[Any]:
-    return [lax.convert_element_type(x, jnp.float64)]
+    return retyped(atom, jnp.dtype(jnp.float32))
 
 
 def _rounding(

@@ -12,11 +12,10 @@ import numpy as np
 from jax import lax
 
 from ... import _jax
-from ..._program import Atom, Collective, Leaf, Lit, Op, Var
+from ..._program import Atom, Collective, Leaf, Var
 from ..._program import collectives as _collectives
-from ..._program.primitives import DTYPE_PARAMS, of
-from .leaves import bound
-from .quantities import floated
+from ..._program.primitives import of
+from .leaves import beside
 from .widths import FLOAT, wide_dtype
 
 FAR = 1e30
@@ -55,20 +54,14 @@ def sums_one_by_one(op: Collective) -> bool:
     return op.name == "psum" and _collectives.is_order_sensitive(op.name, op.outs[0].dtype)
 
 
-def is_order_sensitive(op: Collective, ins: list[Atom], outs: list[Var]) -> tuple[Collective, Leaf]:
+def one_by_one(op: Collective, ins: list[Atom], outs: list[Var]) -> tuple[Collective, Leaf]:
     """Return a sum over devices as an `all_gather` and a sequential sum in float16."""
     count = len(op.groups[0]) if op.groups else math.prod(axis.size for axis in op.axes)
     gathered = Var((count, *outs[0].shape), outs[0].dtype)
     gathered.axes = outs[0].axes
-    origin: dict[str, Any] = {"scope": op.scope, "source": op.source, "calls": op.calls}
     params = {"dimension": 0, "tiled": False}
-    first = Collective(
-        ins, [gathered], "all_gather", op.axes, params, op.groups,
-        needs=op.needs, meets=op.meets, flow=op.flow, **origin,
-    )  # fmt: skip
-    return first, Leaf(
-        [gathered], outs, "psum", _added_up, {}, needs=gathered.axes, flow=op.flow, **origin
-    )
+    first = dataclasses.replace(op, ins=ins, outs=[gathered], name="all_gather", params=params)
+    return first, beside(op, gathered, outs[0], "psum", _added_up)
 
 
 def _added_up(x: Any) -> list[Any]:
@@ -76,51 +69,3 @@ def _added_up(x: Any) -> list[Any]:
     limit, beyond = _end(jnp.dtype(jnp.float16))
     overflowed = (abs(totals) >= limit).any(0)
     return [jnp.where(overflowed, jnp.sign(totals[-1]) * beyond, totals[-1])]
-
-
-NARROW = 2
-"""The largest size in bytes of integer dtypes that are checked for wrapping around."""
-
-
-def may_wrap(op: Op) -> bool:
-    """Return whether an operation returns integers of 8 or 16 bits that may wrap around."""
-    if not isinstance(op, Leaf | Collective) or not of(op.name).growth or len(op.outs) != 1:
-        return False
-    dtype = op.outs[0].dtype
-    return jnp.issubdtype(dtype, jnp.integer) and dtype.itemsize <= NARROW
-
-
-def without_wrapping(op: Leaf | Collective, ins: list[Atom]) -> list[Op]:
-    """Return operations that compute the result in float64, without wrapping around."""
-    (out,) = op.outs
-    result = _like(out)
-    if isinstance(op, Collective):
-        wide = [_like(a) if isinstance(a, Var) else Lit(np.asarray(a.value, FLOAT)) for a in ins]
-        origin: dict[str, Any] = {"scope": op.scope, "source": op.source, "calls": op.calls}
-        casts: list[Op] = [
-            Leaf([atom], [var], "convert_element_type", _as_float, {}, needs=var.axes, **origin)
-            for atom, var in zip(ins, wide, strict=True)
-            if isinstance(var, Var)
-        ]
-        return [*casts, dataclasses.replace(op, ins=wide, outs=[result])]
-    primitive, params = bound(op)
-    if op.name == "convert_element_type":
-        run: Any = _as_float
-    elif primitive is None:
-        return []
-    else:
-        params = {
-            key: FLOAT if key in DTYPE_PARAMS and value else value for key, value in params.items()
-        }
-        run = functools.partial(floated, _jax.applying(primitive, params, op.effect))
-    return [dataclasses.replace(op, ins=ins, outs=[result], run=run, params=params)]
-
-
-def _like(var: Var) -> Var:
-    new = Var(var.shape, FLOAT)
-    new.axes = var.axes
-    return new
-
-
-def _as_float(x: Any) -> list[Any]:
-    return [lax.convert_element_type(x, FLOAT)]

@@ -131,11 +131,11 @@ class Run:
     def _watch(self) -> DivergenceWatch:
         return DivergenceWatch(self.lifted.body.ops)
 
-    def observe(self, atoms: Sequence[Atom], lifted: bool = False) -> list[ValueOnMesh]:
-        """Compute values of the program, or of the `lifted` one, in float64 on all devices."""
+    def observe(self, atoms: Sequence[Atom]) -> list[ValueOnMesh]:
+        """Compute values of the program in float64 on all devices."""
         if not atoms:
             return []
-        outs, trouble = self._run(atoms, self._wide, lifted)
+        outs, trouble = self._run(atoms, self._wide)
         if trouble is not None and int(trouble.site):
             sites = self._watch.sites
             self.stuck_at = sites[int(trouble.site) - 1]
@@ -144,11 +144,13 @@ class Run:
 
     def evaluate(self, body: Body) -> list[ValueOnMesh]:
         """Return the results of a variant of the lifted program on all devices."""
+        if not body.outs:
+            return []
         outs, _ = self._evaluate(body, body.outs, self._wide)
         return [_device_values(out) for out in outs]
 
-    def _run(self, atoms: Sequence[Atom], values: Sequence[Any], lifted_ones: bool = False) -> Any:
-        targets = atoms if lifted_ones else [self.lifted.of(atom) for atom in atoms]
+    def _run(self, atoms: Sequence[Atom], values: Sequence[Any]) -> Any:
+        targets = [self.lifted.of(atom) for atom in atoms]
         return self._evaluate(self.lifted.body, targets, values, atoms)
 
     def _evaluate(
@@ -234,28 +236,18 @@ class Run:
         sizes = [np.abs(wide(x))[np.isfinite(wide(x))].max(initial=0.0) for x in arrays]
         return float(max(sizes, default=0.0))
 
-    @functools.cached_property
-    def short_range(self) -> Any:
-        """A dtype of the program whose range is far smaller than float32's, or None."""
-        return short_range(self.body)
-
     def wrapping(self, body: Body | None = None) -> Any:
         """Return the narrowest integer dtype whose sums in a body may wrap around, or None."""
         values = [x for x in self.traced.plain if not _jax.is_traced(x)]
         return wrapping(body or self.body, values, self.mesh.size if self.mesh else 1)
 
     @functools.cached_property
-    def asks_for_nan(self) -> bool:
-        """Whether it tests its numbers for NaN."""
-        return asks_for_nan(self.body)
-
-    @functools.cached_property
     def by_numbers(self) -> bool:
         """Whether numbers may differ where the analysis proves equality: sums may overflow on some
         meshes and not on others, or values may be NaN."""
-        if self.wrapping() is not None or self.short_range is not None or self.asks_for_nan:
+        if self.wrapping() is not None or short_range(self.body) is not None:
             return True
-        return are_vast([*self.traced.plain, *self.results()])
+        return asks_for_nan(self.body) or are_vast([*self.traced.plain, *self.results()])
 
     @property
     def dtypes(self) -> list[Any]:

@@ -114,7 +114,8 @@ def judged(
     largest = max([plain, *programs], key=lambda program: program.mesh.size)
     larger = [program for program in programs if program.mesh.size > 1]
     if not results:
-        findings.append(NothingCompared.no_results("there is nothing to prove"))
+        what = "the function returns no arrays: there is nothing to prove"
+        findings.append(NothingCompared.so(what))
     elif larger and not any(is_sharded(program.body) for program in larger):
         findings.append(UnusedAxis.not_sharded())
     kept, silenced = split_silenced(
