@@ -14,9 +14,9 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
-from .._program import Atom, Leaf, Lit, Op, Var
+from .._program import Atom, Leaf, Lit, Op, Var, shape_of
+from .leaves import made_leaf, var_like
 
 Makers = Mapping[Var, Op]
 
@@ -34,10 +34,7 @@ batch dimensions of the index.
 
 
 def by_rows(op: Op, makers: Makers) -> list[Op]:
-    """Return an operation that indexes by position as one over a batch of rows, else unchanged.
-
-    The result is only to be read by the rules, not executed.
-    """
+    """Return an operation that indexes by position as one over a batch of rows, else unchanged."""
     if not isinstance(op, Leaf) or not op.name.startswith(("gather", "scatter")):
         return [op]
     looked_up, dropped, batched = NAMES["gather" if op.name == "gather" else "scatter"]
@@ -51,7 +48,7 @@ def by_rows(op: Op, makers: Makers) -> list[Op]:
     for dim, column in zip(dims, columns, strict=True):
         row = _counts_along(column, makers)
         free = row is not None and row not in matched.values() and dim in getattr(numbers, dropped)
-        if row is not None and free and _shape(column)[row] == x.shape[dim]:
+        if row is not None and free and shape_of(column)[row] == x.shape[dim]:
             matched[dim] = row
         else:
             rest.append((dim, column))
@@ -81,7 +78,7 @@ def _columns(index: Atom, makers: Makers) -> list[Atom]:
     if op is None or op.name != "concatenate":
         return []
     last = len(op.outs[0].shape) - 1
-    single = all(_shape(atom)[-1] == 1 for atom in op.ins)
+    single = all(shape_of(atom)[-1] == 1 for atom in op.ins)
     return list(op.ins) if op.params["dimension"] == last and single else []
 
 
@@ -89,21 +86,11 @@ def _beside(columns: Sequence[Atom], op: Leaf) -> tuple[list[Op], Atom]:
     """Return columns as one index, with the operation that makes it if there are several."""
     if len(columns) == 1:
         return [], columns[0]
-    *rows, _ = _shape(columns[0])
+    *rows, _ = shape_of(columns[0])
     last, first = len(rows), op.ins[1]
     assert isinstance(first, Var)
-    index = Var((*rows, len(columns)), first.dtype)
-    index.axes = first.axes
-    concatenate = Leaf(
-        list(columns),
-        [index],
-        "concatenate",
-        lambda *parts: [lax.concatenate(parts, last)],
-        {"dimension": last},
-        source=op.source,
-        calls=op.calls,
-    )
-    return [concatenate], index
+    index = var_like(first, (*rows, len(columns)))
+    return [made_leaf(op, "concatenate", columns, index, dimension=last)], index
 
 
 def _counts_along(atom: Atom, makers: Makers) -> int | None:
@@ -119,9 +106,9 @@ def _counts_along(atom: Atom, makers: Makers) -> int | None:
             return inner
         case "broadcast_in_dim" if inner is not None:
             dim = op.params["broadcast_dimensions"][inner]
-            return dim if op.outs[0].shape[dim] == _shape(op.ins[0])[inner] else None
+            return dim if op.outs[0].shape[dim] == shape_of(op.ins[0])[inner] else None
         case "reshape" if inner is not None:
-            return _same_dim(_shape(op.ins[0]), op.outs[0].shape, inner)
+            return _same_dim(shape_of(op.ins[0]), op.outs[0].shape, inner)
         case "select_n":
             # Negative indices would count from the end, but positions are never negative.
             least = _maker(op.ins[0], makers)
@@ -155,7 +142,3 @@ def _is_zero(atom: Atom) -> bool:
 def _maker(atom: Atom, makers: Makers) -> Leaf | None:
     op = makers.get(atom) if isinstance(atom, Var) else None
     return op if isinstance(op, Leaf) else None
-
-
-def _shape(atom: Atom) -> tuple[int, ...]:
-    return tuple(np.shape(atom.value)) if isinstance(atom, Lit) else tuple(atom.shape)

@@ -29,7 +29,6 @@ from .rules import frozen, rule, shifted
 from .skipped import refuse_skipped
 from .value import (
     Dim,
-    Unknown,
     Value,
     axes_in,
     hide,
@@ -167,7 +166,7 @@ def dots(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     """Contract; over dimensions cut alike a sum is owed, and other dimensions keep their cuts."""
     (cx, cy), (bx, by) = op.params["dimension_numbers"]
     x, y = ins
-    debtor = check_product("a matrix product", not_dropped(op, ins))
+    owed, born = check_product("a matrix product", not_dropped(op, ins))
     x, y = meet(w, x, y, [*zip(cx, cy, strict=True), *zip(bx, by, strict=True)])
     x, y = part_ways(x, y, cx, cy, bx, by)
     hidden = sorted({*x.hidden, *y.hidden})
@@ -192,13 +191,8 @@ def dots(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
             return [Value(*scaled, dims, tuple(hidden))]
     else:
         scaled = T.tidy(x.coef * y.coef), dot(numbers, x.term, y.term, shape)
-    owed = (debtor.owed if debtor is not None else frozenset()) | {(a, "sum") for a in over}
-    if over & axes_in(dims) or (
-        debtor is not None and debtor.debts & (over | axes_in(dims) | set(hidden))
-    ):
-        raise Unknown("a contraction of shares with parts over the same axis", over)
-    born = op if over else debtor.born if debtor is not None else None
-    return [Value(*scaled, tuple(dims), tuple(hidden), owed, born)]
+    owed |= {(axis, "sum") for axis in over}
+    return [Value(*scaled, dims, tuple(hidden), owed, op if over else born)]
 
 
 def dot(numbers, x: T.Term, y: T.Term, shape) -> T.Term:

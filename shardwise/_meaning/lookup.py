@@ -18,6 +18,7 @@ from . import term as T
 from .algebra import ANY, MOVES, RING
 from .contract import meet
 from .elementwise import debts_of, only_sums, refuse_debts, share_words, sums
+from .leaves import made_leaf
 from .masked import added_up
 from .notes import Notes
 from .rules import rule, shifted
@@ -38,14 +39,6 @@ from .value import (
     whole_size,
     with_hidden,
 )
-
-
-def _apart(x: Value, y: Value) -> tuple[Value, Value]:
-    """Hide the axes that cut both operands, in dimensions that do not belong together."""
-    clash = x.axes & y.axes - (frozenset(x.hidden) & frozenset(y.hidden))
-    for axis in sorted(clash):
-        x, y = hide(x, axis), hide(y, axis)
-    return x, y
 
 
 @rule("gather", needs=MOVES, positions=(1, 2))
@@ -191,11 +184,7 @@ def additions(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     added = _scattered(w, op, x, index, update, adds=True)
     if x.zero:
         return [added]
-    return sums(w, _as_sum(op), [x, added])
-
-
-def _as_sum(op: Leaf) -> Leaf:
-    return Leaf(op.ins[:1], op.outs, "add", op.run, {}, source=op.source, calls=op.calls)
+    return sums(w, made_leaf(op, "add", op.ins[:1], op.outs[0]), [x, added])
 
 
 @rule(

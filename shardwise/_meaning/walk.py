@@ -106,18 +106,11 @@ class Walk(Notes):
 
     def apply(self, op: Op, ins: list[Value]) -> list[Value]:
         """Return the meanings of an operation's results; results without elements are zero."""
-        if any(0 in var.shape for var in op.outs):
-            return self.empty(op, ins)
-        return self.followed(op, ins)
-
-    def empty(self, op: Op, ins: list[Value]) -> list[Value]:
-        """Return the meanings of results of which some have no elements."""
-        if all(0 in var.shape for var in op.outs):
-            return [whole(T.zero(tuple(var.shape))) for var in op.outs]
-        return [
-            whole(T.zero(tuple(var.shape))) if 0 in var.shape else out
-            for var, out in zip(op.outs, self.followed(op, ins), strict=True)
-        ]
+        empty = [whole(T.zero(tuple(var.shape))) for var in op.outs if 0 in var.shape]
+        if empty and len(empty) == len(op.outs):
+            return empty
+        rows = zip(self.followed(op, ins), op.outs, strict=True)
+        return [whole(T.zero(tuple(var.shape))) if 0 in var.shape else v for v, var in rows]
 
     def followed(self, op: Op, ins: list[Value]) -> list[Value]:
         """Return the meanings by the rules; without one, use `apart` or `opaque`."""
@@ -132,6 +125,9 @@ class Walk(Notes):
         for out, var in zip(outs, op.outs, strict=True):
             assert out.local == tuple(var.shape), (op, out.dims, var.shape)
             assert out.term.shape == (*hidden_sizes(out.hidden), *out.shape), (op, out)
+            cuts = [axis for dim in out.dims for _, axes in dim for axis in axes]
+            apart = {*cuts, *out.hidden, *out.debts}
+            assert len(apart) == len(cuts) + len(out.hidden) + len(out.debts), (op, out)
         return outs
 
     def rule(self, op: Op, ins: list[Value]) -> list[Value]:
