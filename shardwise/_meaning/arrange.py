@@ -167,15 +167,16 @@ def pads(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
         dims[d] = uncut(op.outs[0].shape[d])
     lead = len(v.hidden)
 
-    def made(kids: list[T.Scaled], shape: Shape, number: Callable[[int], int]) -> T.Scaled:
-        cuts = tuple((number(d + lead), *config[d]) for d in along)
-        if not filler.coef:
-            return T.linear("pad", cuts, kids[0], shape)
-        return T.function("pad", cuts, [*kids, filler.scaled], shape)
+    def cuts(number: Callable[[int], int]) -> tuple:
+        return tuple((number(d + lead), *config[d]) for d in along)
 
-    shape = whole_shape(dims, v.hidden)
-    busy = [*shifted(along, lead), *(range(lead) if filler.coef else ())]
-    return [v.having(T.beside(busy, [v.scaled], shape, made), dims=tuple(dims))]
+    shape, busy = whole_shape(dims, v.hidden), shifted(along, lead)
+    if filler.coef:
+        busy, also = (*range(lead), *busy), [filler.scaled]
+        result = T.beside("pad", busy, [v.scaled], shape, cuts, also=also)
+    else:
+        result = T.beside("pad", busy, [(1, v.term)], shape, cuts, v.coef)
+    return [v.having(result, dims=tuple(dims))]
 
 
 @rule("concatenate", needs=MOVES)
@@ -275,16 +276,14 @@ def _at(op: Leaf, v: Value, starts: list[Value], along: list[int], sizes: Shape)
     for d in along:
         dims[d] = uncut(sizes[d])
     shape = whole_shape(dims, axes)
-    if not v.coef:
-        return v.having(T.zero(shape), dims=tuple(dims))
     lead, places = len(axes), [start.scaled for start in starts]
 
-    def made(kids: list[T.Scaled], shape: Shape, number: Callable[[int], int]) -> T.Scaled:
-        params = (tuple((number(d + lead), sizes[d]) for d in along), lead)
-        return v.coef, T.make("dynamic_slice", params, [*kids, *places], shape)
+    def params(number: Callable[[int], int]) -> tuple:
+        return tuple((number(d + lead), sizes[d]) for d in along), lead
 
     busy = [*range(lead), *shifted(along, lead)]
-    return v.having(T.beside(busy, [(1, v.term)], shape, made), dims=tuple(dims))
+    result = T.beside("dynamic_slice", busy, [(1, v.term)], shape, params, v.coef, places)
+    return v.having(result, dims=tuple(dims))
 
 
 @rule("dynamic_update_slice", needs=MOVES, positions=(2, None))
@@ -316,12 +315,12 @@ def dynamic_updates(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     kids = [(T.over(v.coef, lead), v.term), (T.over(update.coef, lead), update.term)]
     places = [start.scaled for start in starts]
 
-    def updated(kids: list[T.Scaled], shape: Shape, number: Callable[[int], int]) -> T.Scaled:
-        params = (tuple(number(d + len(axes)) for d in along), len(axes))
-        return lead, T.make("update", params, [*kids, *places], shape)
+    def params(number: Callable[[int], int]) -> tuple:
+        return tuple(number(d + len(axes)) for d in along), len(axes)
 
     busy = [*range(len(axes)), *shifted(along, len(axes))]
-    return [v.having(T.beside(busy, kids, v.term.shape, updated), born=born)]
+    result = T.beside("update", busy, kids, v.term.shape, params, lead, places)
+    return [v.having(result, born=born)]
 
 
 def _alike(known: np.ndarray) -> bool:

@@ -8,7 +8,6 @@ operands: each device multiplies its own parts, and the term describes that.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 
 import jax.numpy as jnp
 
@@ -94,16 +93,13 @@ def running(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     dim = op.params["axis"] + len(v.hidden)
     if op.name == "cumsum":
         only_sums("a running sum", v)
+        kid, coef = (1, v.term), v.coef
     else:
         refuse_debts(op.name, ins)
-
-    def made(kids: list[T.Scaled], shape: T.Shape, number: Callable[[int], int]) -> T.Scaled:
-        params = (number(dim), op.params["reverse"])
-        if op.name == "cumsum":
-            return T.linear("cumsum", params, kids[0], shape)
-        return T.function(op.name, params, kids, shape)
-
-    return [v.having(T.beside([dim], [v.scaled], v.term.shape, made))]
+        kid, coef = v.scaled, 1
+    reverse = op.params["reverse"]
+    params = lambda number: (number(dim), reverse)  # noqa: E731
+    return [v.having(T.beside(op.name, [dim], [kid], v.term.shape, params, coef))]
 
 
 @rule("fft", needs=RING)
@@ -129,14 +125,12 @@ def sorts(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     ins = [whole_along(v, [d]) for v in ins]
     ins = align(ins, w.known)
     at, keys = d + len(ins[0].hidden), op.params["num_keys"]
-    stable = op.params["is_stable"]
-
-    def made(i: int) -> T.Made:
-        options = keys, stable, i
-        return lambda kids, shape, number: T.function("sort", (number(at), *options), kids, shape)
-
-    kids = [v.scaled for v in ins]
-    return [v.having(T.beside([at], kids, v.term.shape, made(i))) for i, v in enumerate(ins)]
+    stable, kids = op.params["is_stable"], [v.scaled for v in ins]
+    results = []
+    for i, v in enumerate(ins):
+        params = lambda number, i=i: (number(at), keys, stable, i)  # noqa: E731
+        results.append(v.having(T.beside("sort", [at], kids, v.term.shape, params)))
+    return results
 
 
 DIMENSIONS = ("axis", "reduction_dimension")

@@ -89,14 +89,10 @@ def sums(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     terms, like = combined(w, ins)
     if op.name == "sub":
         terms[1] = (-terms[1][0], terms[1][1])
-    out = like.having(added(terms, op.outs[0].dtype), owed=ins[0].owed, born=born)
+    # What cancels is 0 only if it is not NaN: `x - x` of a NaN is NaN.
+    add = finite.add if jnp.issubdtype(op.outs[0].dtype, jnp.inexact) else T.add
+    out = like.having(add(terms, terms[0][1].shape), owed=ins[0].owed, born=born)
     return [rounded(as_positions(out), op.outs[0].dtype)]
-
-
-def added(terms: list[Scaled], dtype: Any) -> Scaled:
-    """Add terms; what cancels is 0 only if it is not NaN: `x - x` of a NaN is NaN."""
-    add = finite.add if jnp.issubdtype(dtype, jnp.inexact) else T.add
-    return add(terms, terms[0][1].shape)
 
 
 def not_dropped(op: Leaf, ins: list[Value]) -> list[Value]:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from .._program import Atom, Body, Leaf, Lit, Op, Var, shape_of
+from .rules import frozen
 
 _SHARED = {f.name for f in dataclasses.fields(Op)} | {"run"}
 """Fields of an operation that do not say what it computes of its operands."""
@@ -105,14 +106,14 @@ class Numbering:
         if op.effectful:
             return object()
         own = (f.name for f in dataclasses.fields(op) if f.name not in _SHARED)
-        return type(op), *(self._comparable(getattr(op, name)) for name in own)
+        return type(op), *(self._frozen(getattr(op, name)) for name in own)
 
-    def _comparable(self, value: Any) -> Any:
+    def _frozen(self, value: Any) -> Any:
         """Return a field of an operation; bodies are the same if their results are."""
         bodies = value if isinstance(value, tuple) else (value,)
         if bodies and all(isinstance(body, Body) for body in bodies):
             return tuple(map(self._body, bodies))
-        return comparable(value)
+        return frozen(value)
 
     def _body(self, body: Body) -> tuple[int, ...]:
         inner = Numbering(body, self._known)
@@ -127,21 +128,6 @@ def _literal(atom: Lit) -> Any:
     if x.size > SMALL or x.dtype.hasobject:
         return ("object", id(atom.value))
     return ("literal", str(x.dtype), x.shape, x.tobytes())
-
-
-def comparable(value: Any) -> Any:
-    """Return parameters as hashable values that are equal only if the parameters are."""
-    if isinstance(value, dict):
-        return tuple((key, comparable(item)) for key, item in sorted(value.items()))
-    if isinstance(value, list | tuple) and type(value) in (list, tuple):
-        return ("row", *map(comparable, value))
-    if isinstance(value, np.ndarray):
-        return ("object", id(value))
-    try:
-        hash(value)
-    except TypeError:
-        return ("object", id(value))
-    return type(value), value
 
 
 def users(ops: Sequence[Op], outs: Sequence[Atom]) -> dict[Var, list[Op | None]]:

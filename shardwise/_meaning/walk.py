@@ -9,7 +9,7 @@ nothing is equal by accident.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -43,7 +43,6 @@ from . import (  # the rules enter themselves into the table
     windows,  # noqa: F401
 )
 from . import term as T
-from .batches import by_rows
 from .bits import dtype_of
 from .branches import choose_branch
 from .collectives import exchange, join, split
@@ -70,7 +69,7 @@ class Walk(Notes):
     def run(self, body: Body, ins: Sequence[Value]) -> list[Value]:
         """Return the meanings of a body's results."""
         env: dict[Any, Value] = dict(zip(body.ins, ins, strict=True))
-        for op in self.in_order(body):
+        for op in body.ops:
             T.in_time()
             self.count += 1
             values = [self.read(env, atom) for atom in op.ins]
@@ -80,11 +79,6 @@ class Walk(Notes):
                 self.makers[var] = op
             self.remember(op, values, outs)
         return [self.read(env, atom) for atom in body.outs]
-
-    def in_order(self, body: Body) -> Iterator[Op]:
-        """Yield the operations in the form that the rules expect."""
-        for op in body.ops:
-            yield from by_rows(op, self.makers)
 
     def read(self, env: dict[Any, Value], atom: Atom) -> Value:
         """Return the meaning of an operand."""

@@ -44,7 +44,6 @@ from .operations import operations as operations
 from .parts import concatenate as concatenate
 from .parts import cut as cut
 from .parts import reduce as reduce
-from .spread import Made as Made
 from .spread import bcast as bcast
 from .spread import beside as beside
 from .spread import full as full
