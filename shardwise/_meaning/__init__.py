@@ -1,25 +1,21 @@
 """Abstract interpretation of sharded programs: the relation of each value to the whole."""
 
 from .compare import Gap as Gap
-from .compare import equal as equal
 from .compare import gaps as gaps
 from .devices import speaks_of as speaks_of
 from .elementwise import PICKED as PICKED
 from .keep import Kept as Kept
 from .keep import Known as Known
+from .keep import changes_in_loop as changes_in_loop
+from .keep import is_number as is_number
 from .keep import keep as keep
+from .keep import own_part as own_part
+from .keep import same_reading as same_reading
 from .merged import Merger as Merger
 from .notes import Mistake as Mistake
 from .notes import TermEvent as TermEvent
-from .read import Meaning as Meaning
 from .read import Reading as Reading
 from .read import has_mistakes as has_mistakes
-from .read import read as read
-from .read import read_apart as read_apart
-from .relate import changes_in_loop as changes_in_loop
-from .relate import is_number as is_number
-from .relate import own_part as own_part
-from .relate import same_reading as same_reading
 from .rules import table as table
 from .term import Coef as Coef
 from .term import Left as Left
@@ -31,10 +27,10 @@ from .term import late as late
 from .term import remaining as remaining
 from .term import step as step
 from .term import within as within
-from .turns import same_in_turns as same_in_turns
 from .value import Value as Value
 from .vanish import vanishing as vanishing
 from .walk import Walk as Walk
 from .ways import ALL as ALL
 from .ways import same as same
+from .ways import same_in_turns as same_in_turns
 from .words import holding as holding

@@ -21,6 +21,7 @@ from .value import (
     read_as,
     tidy_dim,
     uncut,
+    whole_along,
     whole_shape,
     whole_size,
     with_hidden,
@@ -46,6 +47,26 @@ def align(ins: Sequence[Value], known: Known) -> list[Value]:
         return _hidden_alike([_read(v, options[0], local) for v in ins])
     tried = [_hidden_alike([_read(v, dims, local) for v in ins]) for dims in options]
     return max(tried, key=lambda operands: sum(known(v.term) for v in operands))
+
+
+def align_but(ins: Sequence[Value], along: Sequence[int], known: Known) -> list[Value]:
+    """Return operands cut alike except along some dimensions, which every device has whole."""
+    ins = [whole_along(v, along) for v in ins]
+    like = align([_slim(v, along) for v in ins], known)
+    rows = [
+        tuple(v.dims[d] if d in along else dim for d, dim in enumerate(slim.dims))
+        for v, slim in zip(ins, like, strict=True)
+    ]
+    return [
+        with_hidden(read_as(v, dims), like[0].hidden) for v, dims in zip(ins, rows, strict=True)
+    ]
+
+
+def _slim(v: Value, along: Sequence[int]) -> Value:
+    """Return a placeholder with these dimensions of size 1, to find the cuts of the others."""
+    dims = tuple(() if d in along else dim for d, dim in enumerate(v.dims))
+    symbol = T.symbol("stand-in", v.term, (*along,), shape=whole_shape(dims, v.hidden))
+    return v.having(symbol, dims=dims)
 
 
 def _size(sizes: Sequence[int]) -> int:

@@ -11,6 +11,7 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -18,14 +19,15 @@ from .._mesh import Axis
 from .._program import Leaf
 from . import term as T
 from .algebra import MOVES
-from .align import align, reshaped
+from .align import align_but, reshaped
 from .bits import rounded
 from .blocks import padded
+from .collectives import dealt
 from .elementwise import refuse_debts, settle
 from .evaluate import numbers
 from .indexing import BlockMap, Push
 from .notes import Notes
-from .rules import rule, shifted, structural
+from .rules import rule, shifted
 from .term import Shape
 from .value import (
     Unknown,
@@ -34,6 +36,7 @@ from .value import (
     hidden_sizes,
     hide,
     local_size,
+    part_of,
     read_as,
     thickened,
     thinned,
@@ -42,7 +45,6 @@ from .value import (
     whole,
     whole_along,
     whole_shape,
-    whole_size,
     with_dim,
     with_hidden,
 )
@@ -110,7 +112,7 @@ def reverses(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     lead = len(v.hidden)
     if {d + lead for d in along} <= T.uniform_dims(v.term):
         return [v]
-    return [structural(v, "rev", shifted(along, lead), v.dims)]
+    return [v.having(T.linear("rev", shifted(along, lead), v.scaled, v.term.shape))]
 
 
 @rule("slice", needs=MOVES)
@@ -119,43 +121,30 @@ def slices(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     (v,) = ins
     start, limit = op.params["start_indices"], op.params["limit_indices"]
     stride = op.params["strides"] or (1,) * len(start)
-    local = v.local
     cut = [
         d
-        for d in range(len(local))
-        if (start[d], limit[d], stride[d]) != (0, local[d], 1) and local[d]
+        for d, size in enumerate(v.local)
+        if (start[d], limit[d], stride[d]) != (0, size, 1) and size
     ]
     v = whole_along(v, cut)
-    dims = list(v.dims)
     for d in cut:
-        dims[d] = uncut(op.outs[0].shape[d])
-    result = v.scaled
-    for d in cut:
-        size = op.outs[0].shape[d]
-        result = _part_of(result, d + len(v.hidden), start[d], size, stride[d])
-    return [v.having(result, dims=tuple(dims))]
-
-
-def _part_of(x: T.Scaled, d: int, start: int, size: int, stride: int) -> T.Scaled:
-    """Slice a term; where it was computed from padded arrays, use the unpadded ones."""
-    if stride == 1 and padded(x[1], d):
-        return Push()(x, d, BlockMap(start, size))
-    return T.cut(x, d, start, size, stride)
+        part = part_of(v, d, start[d], op.outs[0].shape[d], stride[d])
+        place = d + len(v.hidden)
+        if stride[d] == 1 and padded(v.term, place):
+            # What was computed from padded arrays is computed from the unpadded ones instead.
+            block = BlockMap(start[d], op.outs[0].shape[d])
+            part = part.having(Push()(v.scaled, place, block))
+        v = part
+    return [v]
 
 
 @rule("split", needs=MOVES)
 def splits(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     """Split along a dimension that every device has whole."""
     (v,) = ins
-    d = op.params["axis"]
-    v = whole_along(v, [d])
-    out, start = [], 0
-    for size in op.params["sizes"]:
-        dims = with_dim(v.dims, d, uncut(size))
-        part = T.cut(v.scaled, d + len(v.hidden), start, size)
-        out.append(v.having(part, dims=dims))
-        start += size
-    return out
+    sizes = op.params["sizes"]
+    starts = itertools.accumulate(sizes, initial=0)
+    return [part_of(v, op.params["axis"], *place) for place in zip(starts, sizes, strict=False)]
 
 
 @rule("pad", needs=MOVES)
@@ -178,35 +167,28 @@ def pads(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
         dims[d] = uncut(op.outs[0].shape[d])
     lead = len(v.hidden)
 
-    def made(kids: list[T.Scaled], shape: Shape, number: Callable[[int], int]) -> T.Scaled:
-        cuts = tuple((number(d + lead), *config[d]) for d in along)
-        if not filler.coef:
-            return T.linear("pad", cuts, kids[0], shape)
-        return T.function("pad", cuts, [*kids, filler.scaled], shape)
+    def cuts(number: Callable[[int], int]) -> tuple:
+        return tuple((number(d + lead), *config[d]) for d in along)
 
-    shape = whole_shape(dims, v.hidden)
-    busy = [*shifted(along, lead), *(range(lead) if filler.coef else ())]
-    return [v.having(T.beside(busy, [v.scaled], shape, made), dims=tuple(dims))]
+    shape, busy = whole_shape(dims, v.hidden), shifted(along, lead)
+    if filler.coef:
+        busy, also = (*range(lead), *busy), [filler.scaled]
+        result = T.beside("pad", busy, [v.scaled], shape, cuts, also=also)
+    else:
+        result = T.beside("pad", busy, [(1, v.term)], shape, cuts, v.coef)
+    return [v.having(result, dims=tuple(dims))]
 
 
 @rule("concatenate", needs=MOVES)
 def concatenations(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     """Concatenate along a dimension that every device has whole."""
     d = op.params["dimension"]
-    ins, debtor = settle(w, op, [whole_along(v, [d]) for v in ins])
-    blank = [read_as_sizes(v, [d]) for v in ins]
-    shaped = align(blank, w.known)
-    rows = [
-        v.dims[:d] + (uncut(operand.local[d]),) + v.dims[d + 1 :]
-        for v, operand in zip(shaped, ins, strict=True)
-    ]
-    ins = [
-        with_hidden(read_as(v, dims), shaped[0].hidden) for v, dims in zip(ins, rows, strict=True)
-    ]
+    ins, born = settle(w, op, ins)
+    ins = align_but(ins, [d], w.known)
     dims = with_dim(ins[0].dims, d, uncut(op.outs[0].shape[d]))
     shape = whole_shape(dims, ins[0].hidden)
     result = T.concatenate([v.scaled for v in ins], d + len(ins[0].hidden), shape)
-    return [ins[0].having(result, dims=dims, born=debtor.born if debtor is not None else None)]
+    return [ins[0].having(result, dims=dims, born=born)]
 
 
 @rule("stack", needs=MOVES)
@@ -221,19 +203,7 @@ def stacks(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
 def unstacks(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     """Split a dimension that every device has whole into its elements."""
     d = op.params["axis"]
-    v = whole_along(ins[0], [d])
-    dims = with_dim(v.dims, d, ())
-    parts = (T.cut(v.scaled, d + len(v.hidden), i, 1) for i in range(len(op.outs)))
-    return [thinned(v.having(part, dims=dims), [d]) for part in parts]
-
-
-def read_as_sizes(v: Value, along: list[int]) -> Value:
-    """Return a placeholder with these dimensions of size 1, to find the cuts of the others."""
-    for d in along:
-        dims = with_dim(v.dims, d, ())
-        symbol = T.symbol("stand-in", v.term, d, shape=whole_shape(dims, v.hidden))
-        v = v.having(symbol, dims=dims)
-    return v
+    return [thinned(part_of(ins[0], d, i, 1), [d]) for i in range(len(op.outs))]
 
 
 # --- at a computed index
@@ -253,18 +223,15 @@ def dynamic_slices(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     v = whole_along(v, along)
     indices = [numbers(starts[d].scaled) for d in along if not starts[d].hidden]
     if len(indices) == len(along) and all(index is not None for index in indices):
-        return [_at_number(v, along, [int(index) for index in indices if index is not None], sizes)]
+        for d, index in zip(along, indices, strict=True):
+            v = part_of(v, d, _clamped(index, v.local[d] - sizes[d]), sizes[d])
+        return [v]
     return [_at(op, v, [starts[d] for d in along], along, sizes)]
 
 
-def _at_number(v: Value, along: list[int], starts: list[int], sizes: Shape) -> Value:
-    """Slice at known indices, clamped to the array as XLA does."""
-    result, dims = v.scaled, list(v.dims)
-    for d, start in zip(along, starts, strict=True):
-        size = whole_size(v.dims[d])
-        result = T.cut(result, d + len(v.hidden), min(max(start, 0), size - sizes[d]), sizes[d])
-        dims[d] = uncut(sizes[d])
-    return v.having(result, dims=tuple(dims))
+def _clamped(index: Any, last: int) -> int:
+    """Return a known index as XLA clamps it to an array."""
+    return min(max(int(index), 0), last)
 
 
 def _own_part(v: Value, start: Value, d: int, size: int) -> Value | None:
@@ -278,9 +245,7 @@ def _own_part(v: Value, start: Value, d: int, size: int) -> Value | None:
     order = blocks(start, size, local_size(v.dims[d]))
     if order is None:
         return None
-    ((whole, axes),) = v.dims[d]
-    dims = (*v.dims[:d], tidy_dim([(whole, (*axes, *order))]), *v.dims[d + 1 :])
-    return v.having(v.scaled, dims=dims)
+    return dealt(v, d, order)
 
 
 def blocks(start: Value, size: int, whole_length: int) -> tuple[Axis, ...] | None:
@@ -311,16 +276,14 @@ def _at(op: Leaf, v: Value, starts: list[Value], along: list[int], sizes: Shape)
     for d in along:
         dims[d] = uncut(sizes[d])
     shape = whole_shape(dims, axes)
-    if not v.coef:
-        return v.having(T.zero(shape), dims=tuple(dims))
     lead, places = len(axes), [start.scaled for start in starts]
 
-    def made(kids: list[T.Scaled], shape: Shape, number: Callable[[int], int]) -> T.Scaled:
-        params = (tuple((number(d + lead), sizes[d]) for d in along), lead)
-        return v.coef, T.make("dynamic_slice", params, [*kids, *places], shape)
+    def params(number: Callable[[int], int]) -> tuple:
+        return tuple((number(d + lead), sizes[d]) for d in along), lead
 
     busy = [*range(lead), *shifted(along, lead)]
-    return v.having(T.beside(busy, [(1, v.term)], shape, made), dims=tuple(dims))
+    result = T.beside("dynamic_slice", busy, [(1, v.term)], shape, params, v.coef, places)
+    return v.having(result, dims=tuple(dims))
 
 
 @rule("dynamic_update_slice", needs=MOVES, positions=(2, None))
@@ -335,17 +298,8 @@ def dynamic_updates(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
         share = _own_place(op, v, update, starts[along[0]], along[0])
         if share is not None:
             return [share]
-    (v, update), debtor = settle(w, op, [v, update])
-    v, update = whole_along(v, along), whole_along(update, along)
-    slim = [read_as_sizes(operand, along) for operand in (v, update)]
-    shaped = align(slim, w.known)
-    v, update = (
-        read_as(
-            operand,
-            tuple(operand.dims[d] if d in along else dim for d, dim in enumerate(like.dims)),
-        )
-        for operand, like in zip((v, update), shaped, strict=True)
-    )
+    (v, update), born = settle(w, op, [v, update])
+    v, update = align_but([v, update], along, w.known)
     axes = sorted({axis for operand in (v, update, *starts) for axis in operand.hidden})
     if (v.debts | axes_in(v.dims)) & frozenset(axes):
         raise Unknown("an update whose place differs over an axis that is owed or cut", v.debts)
@@ -355,33 +309,31 @@ def dynamic_updates(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     if not v.coef and not update.coef:
         return [v]
     if len(along) == 1 and (index := numbers(starts[0].scaled)) is not None and _alike(index):
-        result = _put_in(v, update, along[0], int(index.reshape(-1)[0]))
-        return [v.having(result, born=debtor.born if debtor is not None else None)]
+        result = _put_in(v, update, along[0], index.reshape(-1)[0])
+        return [v.having(result, born=born)]
     lead = update.coef or v.coef
     kids = [(T.over(v.coef, lead), v.term), (T.over(update.coef, lead), update.term)]
     places = [start.scaled for start in starts]
 
-    def updated(kids: list[T.Scaled], shape: Shape, number: Callable[[int], int]) -> T.Scaled:
-        params = (tuple(number(d + len(axes)) for d in along), len(axes))
-        return lead, T.make("update", params, [*kids, *places], shape)
+    def params(number: Callable[[int], int]) -> tuple:
+        return tuple(number(d + len(axes)) for d in along), len(axes)
 
     busy = [*range(len(axes)), *shifted(along, len(axes))]
-    result = T.beside(busy, kids, v.term.shape, updated)
-    return [v.having(result, born=debtor.born if debtor is not None else None)]
+    result = T.beside("update", busy, kids, v.term.shape, params, lead, places)
+    return [v.having(result, born=born)]
 
 
 def _alike(known: np.ndarray) -> bool:
     return bool((known == known.reshape(-1)[0]).all())
 
 
-def _put_in(v: Value, update: Value, d: int, start: int) -> T.Scaled:
-    """Update at a known index, clamped to the array as XLA does."""
-    size, length = whole_size(v.dims[d]), whole_size(update.dims[d])
-    start, dim = min(max(start, 0), size - length), d + len(v.hidden)
+def _put_in(v: Value, update: Value, d: int, index: Any) -> T.Scaled:
+    """Update at a known index."""
+    size, length, dim = v.local[d], update.local[d], d + len(v.hidden)
+    start = _clamped(index, size - length)
     before, after = (0, start), (start + length, size - start - length)
-    pieces = [T.cut(v.scaled, dim, *part) if part[1] else None for part in (before, after)]
-    rows = [pieces[0], update.scaled, pieces[1]]
-    return T.concatenate([piece for piece in rows if piece is not None], dim, v.term.shape)
+    first, last = ([T.cut(v.scaled, dim, *part)] if part[1] else [] for part in (before, after))
+    return T.concatenate([*first, update.scaled, *last], dim, v.term.shape)
 
 
 def _own_place(op: Leaf, v: Value, update: Value, start: Value, d: int) -> Value | None:

@@ -142,34 +142,12 @@ def bounds(x: Scaled) -> Bounds | None:
     coef, t = x
     if not coef:
         return 0, 0
-    limits = _bounds_of(t)
+    limits = T.bottom_up(t, _KNOWN, _own, lambda t: [kid for c, kid in _bounding(t) if c])
     return None if limits is None else _ordered(coef * limits[0], coef * limits[1])
 
 
 def _ordered(*ends: T.Coef) -> Bounds:
     return min(ends), max(ends)
-
-
-def _bounds_of(t: Term) -> Bounds | None:
-    """Return the bounds of a term, cached.
-
-    An explicit stack stands in for recursion, since terms may be deep.
-    """
-    stack = [t]
-    while stack:
-        top = stack[-1]
-        kids = _bounding(top)
-        pending = [kid for coef, kid in kids if coef and kid not in _KNOWN]
-        if top in _KNOWN or not pending:
-            if top not in _KNOWN:
-                _KNOWN[top] = _own(top, kids)
-            stack.pop()
-        else:
-            stack.append(pending[0])
-            if any(kid in _KNOWN and _KNOWN[kid] is None for coef, kid in kids if coef):
-                _KNOWN[top] = None  # one unknown operand suffices
-                stack.pop()
-    return _KNOWN[t]
 
 
 def _bounding(t: Term) -> Sequence[Scaled]:
@@ -185,7 +163,8 @@ def _bounding(t: Term) -> Sequence[Scaled]:
     return t.kids[:1] if t.op in ("dynamic_slice", "rows") else t.kids
 
 
-def _own(t: Term, kids: Sequence[Scaled]) -> Bounds | None:
+def _own(t: Term) -> Bounds | None:
+    kids = _bounding(t)
     if t is T.ONE:
         return 1, 1
     if t.op == "iota":
@@ -199,7 +178,7 @@ def _own(t: Term, kids: Sequence[Scaled]) -> Bounds | None:
         return None  # the largest of no elements is minus infinity, or the least integer
     ends: list[Bounds] = []
     for coef, kid in kids:
-        limits = _KNOWN.get(kid) if coef else (0, 0)
+        limits = _KNOWN[kid] if coef else (0, 0)
         if limits is None:
             return None
         ends.append(_ordered(coef * limits[0], coef * limits[1]))

@@ -71,14 +71,8 @@ class Seams:
 
     def pieces(self, terms: Iterable[tuple[Term, int]], size: int) -> list[tuple[int, int]]:
         """Return start and size of the blocks along a dimension that several terms share."""
-        cuts = frozenset().union(*(self(t, d) for t, d in terms))
-        return blocks_at(cuts, size)
-
-
-def blocks_at(cuts: Iterable[int], size: int) -> list[tuple[int, int]]:
-    """Return start and size of the blocks between cuts."""
-    edges = [0, *sorted(cuts), size]
-    return [(a, b - a) for a, b in itertools.pairwise(edges)]
+        cuts = NONE.union(*(self(t, d) for t, d in terms))
+        return [(a, b - a) for a, b in itertools.pairwise([0, *sorted(cuts), size])]
 
 
 def padded(t: Term, d: int) -> bool:

@@ -7,7 +7,7 @@ from . import term as T
 from .align import align, spread
 from .elementwise import choose
 from .notes import Notes
-from .value import Unknown, Value, owing, with_hidden
+from .value import Unknown, Value, owing
 
 
 def meet_readings(w: Notes, a: Value, b: Value) -> tuple[Value, Value]:
@@ -57,11 +57,6 @@ def _either(w: Notes, index: Value, cases: list[Value]) -> Value:
         raise Unknown(
             "a branch differs over the axis that its result is still owed over", first.debts
         )
-    which, *cases = align([index, *cases], w.known) if first.dims else _scalars(index, cases)
+    which, *cases = align([index, *cases], w.known)
     terms, dims, hidden, _ = spread([which, *cases])
     return Value(*choose(terms[0], terms[1:]), dims, hidden, cases[0].owed, cases[0].born)
-
-
-def _scalars(index: Value, cases: list[Value]) -> list[Value]:
-    hidden = sorted({axis for v in (index, *cases) for axis in v.hidden})
-    return [with_hidden(v, hidden) for v in (index, *cases)]

@@ -18,6 +18,7 @@ from .value import (
     Unknown,
     Value,
     axes_in,
+    combined_over,
     cut_by,
     hide,
     local_size,
@@ -35,20 +36,9 @@ from .value import (
 
 def split(op: Split, v: Value) -> Value:
     """Return a device's part of an argument, as cut by `in_specs`."""
-    axes = {axis for axis in op.axes if axis.size > 1}
-    if axes & (v.axes | v.debts):
-        raise Unknown("an argument that already differs along the axis it is split over")
-    if any(len(dim) > 1 and new for dim, new in zip(v.dims, op.placement, strict=True)):
-        raise Unknown("an argument that is split in the middle of a dimension is split again")
-    dims = tuple(
-        tidy_dim((size, (*old, *new) if first else old) for first, (size, old) in _first(dim))
-        for dim, new in zip(v.dims, op.placement, strict=True)
-    )
-    return v.having(v.scaled, dims=dims)
-
-
-def _first(dim):
-    return [(i == 0, segment) for i, segment in enumerate(dim or ((1, ()),))]
+    for d, axes in enumerate(op.placement):
+        v = dealt(v, d, [axis for axis in axes if axis.size > 1])
+    return v
 
 
 def join(w: Notes, op: Join, v: Value) -> Value:
@@ -137,10 +127,7 @@ def _extreme(w: Notes, op: Collective, v: Value, axes: Sequence[Axis]) -> Value:
         elif axis in v.axes:
             if any(owed_kind != kind for _, owed_kind in v.owed):
                 raise Unknown(f"{op.name} of something that is still owed otherwise", v.debts)
-            v = hide(held(v, dtype_of(op.ins[0])), axis)
-            dim = v.hidden.index(axis)
-            hidden = tuple(a for a in v.hidden if a != axis)
-            v = v.having(T.reduce(kind, v.scaled, [dim]), hidden=hidden)
+            v = combined_over(held(v, dtype_of(op.ins[0])), axis, kind)
     note_skipping(w, op, v)
     return v.having(v.scaled, born=v.born if v.owed else None)
 
@@ -186,6 +173,8 @@ def dealt(v: Value, d: int, axes: Sequence[Axis]) -> Value:
     """Cut dimension `d`, which all devices have: each keeps its block."""
     if frozenset(axes) & (v.axes | v.debts):
         raise Unknown("a part is taken of a value that already differs along the axis")
+    if not axes:
+        return v
     if len(v.dims[d]) > 1:
         v = whole_along(v, [d])
     current = tuple(axis for _, cut in v.dims[d] for axis in cut)

@@ -241,18 +241,17 @@ def _parting(want: Scaled, got: Scaled) -> Iterator[Gap]:
 def _below(want: Scaled, got: Scaled) -> list[tuple[Scaled, Scaled]] | None:
     """Return the operands in which two terms may differ; None if they are built differently."""
     (a, s), (b, t) = want, got
-    alike = s.op == t.op and s.shape == t.shape
-    if alike and s.op == "sum":
-        return _sums(want, got)
-    if alike and s.op in FREE:
+    if (s.op, s.shape) != (t.op, t.shape) or s.op in FREE:
         return None
-    if alike and s.params == t.params and a == b and len(s.kids) == len(t.kids):
-        return _unordered(s, t) if T.of(s.op).commutes else list(zip(s.kids, t.kids, strict=True))
-    if _one_operand(s, t):
-        return [((a, s.kids[0][1]), (b, t.kids[0][1]))]
-    if alike and s.op == "product":
-        return _products(want, got)
-    return None
+    if s.op == "sum":
+        return _sums(want, got)
+    if s.params == t.params and len(s.kids) == len(t.kids):
+        if a == b:
+            pairs = zip(s.kids, t.kids, strict=True)
+            return _unordered(s, t) if T.of(s.op).commutes else list(pairs)
+        if len(s.kids) == 1 and s.op in LINEAR:
+            return [((a, s.kids[0][1]), (b, t.kids[0][1]))]
+    return _products(want, got) if s.op == "product" else None
 
 
 FREE = T.operations(lambda p: p.acts == "searches") | {"is_finite"}
@@ -267,11 +266,6 @@ SHOWN = T.operations(
     )
 ) | {"scatter"}
 """Operations that return something else for a multiple, at least for some numbers."""
-
-
-def _one_operand(s: Term, t: Term) -> bool:
-    alike = s.op == t.op and s.params == t.params and s.shape == t.shape
-    return alike and len(s.kids) == len(t.kids) == 1 and s.op in LINEAR
 
 
 def _unordered(s: Term, t: Term) -> list[tuple[Scaled, Scaled]]:

@@ -8,7 +8,6 @@ operands: each device multiplies its own parts, and the term describes that.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 
 import jax.numpy as jnp
 
@@ -29,7 +28,6 @@ from .rules import frozen, rule, shifted
 from .skipped import refuse_skipped
 from .value import (
     Dim,
-    Unknown,
     Value,
     axes_in,
     hide,
@@ -95,16 +93,13 @@ def running(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     dim = op.params["axis"] + len(v.hidden)
     if op.name == "cumsum":
         only_sums("a running sum", v)
+        kid, coef = (1, v.term), v.coef
     else:
         refuse_debts(op.name, ins)
-
-    def made(kids: list[T.Scaled], shape: T.Shape, number: Callable[[int], int]) -> T.Scaled:
-        params = (number(dim), op.params["reverse"])
-        if op.name == "cumsum":
-            return T.linear("cumsum", params, kids[0], shape)
-        return T.function(op.name, params, kids, shape)
-
-    return [v.having(T.beside([dim], [v.scaled], v.term.shape, made))]
+        kid, coef = v.scaled, 1
+    reverse = op.params["reverse"]
+    params = lambda number: (number(dim), reverse)  # noqa: E731
+    return [v.having(T.beside(op.name, [dim], [kid], v.term.shape, params, coef))]
 
 
 @rule("fft", needs=RING)
@@ -130,14 +125,12 @@ def sorts(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     ins = [whole_along(v, [d]) for v in ins]
     ins = align(ins, w.known)
     at, keys = d + len(ins[0].hidden), op.params["num_keys"]
-    stable = op.params["is_stable"]
-
-    def made(i: int) -> T.Made:
-        options = keys, stable, i
-        return lambda kids, shape, number: T.function("sort", (number(at), *options), kids, shape)
-
-    kids = [v.scaled for v in ins]
-    return [v.having(T.beside([at], kids, v.term.shape, made(i))) for i, v in enumerate(ins)]
+    stable, kids = op.params["is_stable"], [v.scaled for v in ins]
+    results = []
+    for i, v in enumerate(ins):
+        params = lambda number, i=i: (number(at), keys, stable, i)  # noqa: E731
+        results.append(v.having(T.beside("sort", [at], kids, v.term.shape, params)))
+    return results
 
 
 DIMENSIONS = ("axis", "reduction_dimension")
@@ -167,7 +160,7 @@ def dots(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     """Contract; over dimensions cut alike a sum is owed, and other dimensions keep their cuts."""
     (cx, cy), (bx, by) = op.params["dimension_numbers"]
     x, y = ins
-    debtor = check_product("a matrix product", not_dropped(op, ins))
+    owed, born = check_product("a matrix product", not_dropped(op, ins))
     x, y = meet(w, x, y, [*zip(cx, cy, strict=True), *zip(bx, by, strict=True)])
     x, y = part_ways(x, y, cx, cy, bx, by)
     hidden = sorted({*x.hidden, *y.hidden})
@@ -192,13 +185,8 @@ def dots(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
             return [Value(*scaled, dims, tuple(hidden))]
     else:
         scaled = T.tidy(x.coef * y.coef), dot(numbers, x.term, y.term, shape)
-    owed = (debtor.owed if debtor is not None else frozenset()) | {(a, "sum") for a in over}
-    if over & axes_in(dims) or (
-        debtor is not None and debtor.debts & (over | axes_in(dims) | set(hidden))
-    ):
-        raise Unknown("a contraction of shares with parts over the same axis", over)
-    born = op if over else debtor.born if debtor is not None else None
-    return [Value(*scaled, tuple(dims), tuple(hidden), owed, born)]
+    owed |= {(axis, "sum") for axis in over}
+    return [Value(*scaled, dims, tuple(hidden), owed, op if over else born)]
 
 
 def dot(numbers, x: T.Term, y: T.Term, shape) -> T.Term:

@@ -20,15 +20,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from .._mesh import Axis
-from .._program import AxisIndex, Body, Collective, Cond, Join, Leaf, Op, Scan, Split, While, walk
+from .._program import AxisIndex, Body, Collective, Cond, Join, Op, Scan, Split, While, walk
 from . import term as T
 from .algebra import MOVES
-from .align import align
+from .align import align_but
 from .bits import dtype_of
 from .branches import chosen
 from .collectives import NEEDS, join, note_skipping
 from .elementwise import sums
 from .indexing import Push
+from .leaves import made_leaf
 from .loops import by_symbols, no_iterations, read_loop
 from .notes import Loop
 from .rules import admit
@@ -38,12 +39,12 @@ from .value import (
     axes_in,
     hide,
     local_size,
+    part_of,
     thickened,
     thinned,
     tidy_dim,
     uncut,
     whole,
-    whole_along,
     whole_shape,
     whole_size,
     with_dim,
@@ -158,7 +159,8 @@ class DeviceWalk(Walk):
         for d, dim in enumerate(v.dims):
             if len(dim) == 1 and dim[0][1] == (axis,):
                 size = dim[0][0] // axis.size
-                return taken(v.having(v.scaled, dims=_uncut(v, d)), d, k * size, size)
+                v = v.having(v.scaled, dims=with_dim(v.dims, d, uncut(dim[0][0])))
+                return part_of(v, d, k * size, size)
         v = hide(v, axis)
         hidden = tuple(a for a in v.hidden if a != axis)
         return v.having(self.push.element(v.scaled, v.hidden.index(axis), k), hidden=hidden)
@@ -299,19 +301,19 @@ class DeviceWalk(Walk):
     def total(self, op: Op, values: list[Value]) -> Value:
         total = values[0]
         for value in values[1:]:
-            (total,) = sums(self, _sum(op), [total, value])
+            (total,) = sums(self, made_leaf(op, "add", op.ins * 2, op.outs[0]), [total, value])
         return total
 
     def folded(self, op: Collective, values: list[Value]) -> Value:
         out = values[0]
         for value in values[1:]:
-            (out,) = self.each(_leaf(op, op.name[1:]), [out, value])
+            (out,) = self.each(made_leaf(op, op.name[1:], op.ins * 2, op.outs[0]), [out, value])
         note_skipping(self, op, out)
         return out
 
     def dealt(self, v: Value, d: int) -> Value | Many:
-        size = whole_size(v.dims[d]) // self.size
-        return self.merged([taken(v, d, k * size, size) for k in range(self.size)])
+        size = v.local[d] // self.size
+        return self.merged([part_of(v, d, k * size, size) for k in range(self.size)])
 
     def join(self, op: Join, v: Many) -> Value:
         place = next((d for d, row in enumerate(op.placement) if self.axis in row), None)
@@ -327,38 +329,14 @@ class DeviceWalk(Walk):
         return concatenated(self, [join(self, rest, value) for value in v.values], place)
 
 
-def _sum(op: Op) -> Leaf:
-    return _leaf(op, "add")
-
-
-def _leaf(op: Op, name: str) -> Leaf:
-    return Leaf([*op.ins, *op.ins], op.outs, name, _never, {}, source=op.source, calls=op.calls)
-
-
-def _never(*args: Any) -> list[Any]:
-    raise AssertionError("this operation is read, not run")
-
-
 def nothing(v: Value) -> Value:
     """Return zeros of the same shape and cut."""
     return v.having(T.zero(v.term.shape), owed=frozenset())
 
 
-def _uncut(v: Value, d: int):
-    return with_dim(v.dims, d, uncut(whole_size(v.dims[d])))
-
-
-def taken(v: Value, d: int, start: int, size: int) -> Value:
-    """Return a slice along a dimension that is not split."""
-    if axes_in([v.dims[d]]):
-        raise Unknown("a slice of a dimension that is split over another axis")
-    dims = with_dim(v.dims, d, uncut(size))
-    return v.having(T.cut(v.scaled, d + len(v.hidden), start, size), dims=dims)
-
-
 def element(x: Value, i: int) -> Value:
     """Return element `i` along the first dimension."""
-    return thinned(taken(x, 0, i, 1), [0])
+    return thinned(part_of(x, 0, i, 1), [0])
 
 
 def stack(w: Walk, values: Sequence[Value]) -> Value:
@@ -371,10 +349,10 @@ def concatenated(w: Walk, values: Sequence[Value], d: int) -> Value:
     if len({v.owed for v in values}) > 1:
         raise Unknown("shares of sums beside whole values")
     # Where another axis cuts this dimension, the parts are not adjacent in the whole.
-    values = align([whole_along(v, [d]) for v in values], w.known)
+    values = align_but(values, [d], w.known)
     first = values[0]
     size = sum(whole_size(v.dims[d]) for v in values)
-    dims = with_dim(first.dims, d, tidy_dim([(size, ())]))
+    dims = with_dim(first.dims, d, uncut(size))
     shape = whole_shape(dims, first.hidden)
     result = T.concatenate([v.scaled for v in values], d + len(first.hidden), shape)
     return first.having(result, dims=dims)

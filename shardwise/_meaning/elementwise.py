@@ -25,7 +25,7 @@ from .positions import as_positions
 from .rules import frozen, rule
 from .skipped import refuse_skipped, tests_nan
 from .term import Scaled
-from .value import Unknown, Value, owing
+from .value import NOTHING, Owed, Unknown, Value, owing
 
 
 def debts_of(ins: list[Value]) -> frozenset[Axis]:
@@ -62,46 +62,37 @@ def combined(w: Notes, ins: list[Value]) -> tuple[list[Scaled], Value]:
     return terms, Value(0, T.ONE, dims, hidden)
 
 
-def settle(w: Notes, op: Leaf, ins: list[Value]) -> tuple[list[Value], Value | None]:
-    """Read all summands as owed over the same axes; whole values count once for each device."""
+def settle(w: Notes, op: Leaf, ins: list[Value]) -> tuple[list[Value], Any]:
+    """Read all summands as owed over the same axes; whole values count once for each device.
+
+    Also return the operation since which they are owed.
+    """
     debts = debts_of(ins)
     if not debts:
         return ins, None
     if any(kind != "sum" for v in ins for _, kind in v.owed):
         raise Unknown("a maximum or minimum that is still owed is added to", debts)
-    born = next(v for v in ins if v.owed)
     out = []
     for v in ins:
         for axis in sorted(debts - v.debts):
             if v.coef:
-                w.counted(op, axis, v)
+                w.note("counted", op, axis, v)
             v = owing(v, axis)
         out.append(v)
-    return out, born
-
-
-def _finish(like: Value, made: Scaled, owed_by: Value | None) -> list[Value]:
-    owed = owed_by.owed if owed_by is not None else like.owed
-    return [like.having(made, owed=owed, born=owed_by.born if owed_by is not None else None)]
+    return out, next(v.born for v in ins if v.owed)
 
 
 @rule("add", "add_any", "sub", needs=RING)
 def sums(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     """Add operands that are cut alike; one share makes all of them shares."""
-    ins, debtor = settle(w, op, ins)
-    if debtor is not None:
-        debtor = ins[0].having(ins[0].scaled, born=debtor.born)
+    ins, born = settle(w, op, ins)
     terms, like = combined(w, ins)
     if op.name == "sub":
         terms[1] = (-terms[1][0], terms[1][1])
-    (out,) = _finish(like, added(terms, op.outs[0].dtype), debtor)
+    # What cancels is 0 only if it is not NaN: `x - x` of a NaN is NaN.
+    add = finite.add if jnp.issubdtype(op.outs[0].dtype, jnp.inexact) else T.add
+    out = like.having(add(terms, terms[0][1].shape), owed=ins[0].owed, born=born)
     return [rounded(as_positions(out), op.outs[0].dtype)]
-
-
-def added(terms: list[Scaled], dtype: Any) -> Scaled:
-    """Add terms; what cancels is 0 only if it is not NaN: `x - x` of a NaN is NaN."""
-    add = finite.add if jnp.issubdtype(dtype, jnp.inexact) else T.add
-    return add(terms, terms[0][1].shape)
 
 
 def not_dropped(op: Leaf, ins: list[Value]) -> list[Value]:
@@ -113,11 +104,13 @@ def not_dropped(op: Leaf, ins: list[Value]) -> list[Value]:
     return [v.having(T.full((1, T.NOTHING), v.term.shape)) if v.zero else v for v in ins]
 
 
-def check_product(name: str, ins: list[Value]) -> Value | None:
-    """Return the owed factor of a product; no other may differ over the axes it is owed over."""
-    debtor = None
+def check_product(name: str, ins: list[Value]) -> tuple[Owed, Any]:
+    """Return what a product is owed over, and since which operation.
+
+    Factors may not differ over axes that another factor is owed over.
+    """
     if any(v.zero for v in ins):
-        return None
+        return NOTHING, None
     for i, v in enumerate(ins):
         only_sums(name, v)
         for factor in (*ins[:i], *ins[i + 1 :]):
@@ -131,11 +124,7 @@ def check_product(name: str, ins: list[Value]) -> Value | None:
                     "the sum",
                     clash,
                 )
-        if v.owed:
-            debtor = (
-                v if debtor is None else debtor.having(debtor.scaled, owed=debtor.owed | v.owed)
-            )
-    return debtor
+    return NOTHING.union(*(v.owed for v in ins)), next((v.born for v in ins if v.owed), None)
 
 
 PICKED = "a single number"
@@ -150,15 +139,12 @@ def _is_picked(v: Value) -> bool:
 def products(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     """Multiply operands that are cut alike; one of them may be a share."""
     ins = not_dropped(op, ins)
-    debtor = check_product("the product", ins)
+    owed, born = check_product("the product", ins)
     terms, like = combined(w, ins)
-    (out,) = _finish(like, T.multiply(terms, terms[0][1].shape), debtor)
-    return _scaled(w, op, ins, [rounded(out, op.outs[0].dtype)])
-
-
-def _scaled(w: Notes, op: Leaf, ins: list[Value], outs: list[Value]) -> list[Value]:
-    w.scaled(op, op.name, ins, outs[0])
-    return outs
+    out = like.having(T.multiply(terms, terms[0][1].shape), owed=owed, born=born)
+    out = rounded(out, op.outs[0].dtype)
+    w.scaled(op, ins, out)
+    return [out]
 
 
 @rule("div", needs=FIELD)
@@ -172,10 +158,12 @@ def quotients(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
         ins = [ins[0].having(T.full((1, T.NOTHING), ins[0].term.shape)), ins[1]]
     if ins[0].owed and ins[1].zero:
         raise Unknown("a share is divided by 0, which is not linear", ins[0].debts)
-    debtor = None if ins[1].zero else check_product("the quotient", ins)
+    owed, born = check_product("the quotient", ins)
     terms, like = combined(w, ins)
     quotient = T.multiply([terms[0], T.reciprocal(terms[1])], terms[0][1].shape)
-    return _scaled(w, op, ins, _finish(like, quotient, debtor))
+    out = like.having(quotient, owed=owed, born=born)
+    w.scaled(op, ins, out)
+    return [out]
 
 
 @rule("neg", needs=RING)
@@ -214,21 +202,15 @@ def conversions(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     return [rounded(v, new)]
 
 
-@rule("integer_pow", needs=RING)
-def whole_powers(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
+@rule("integer_pow", "square", needs=RING)
+def powers(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     """Raise to an integer power."""
     (v,) = ins
-    if op.params["y"] == 1:
+    exponent = op.params.get("y", 2)
+    if exponent == 1:
         return [v]
-    refuse_debts("a power", ins)
-    return [v.having(T.power(v.scaled, op.params["y"]))]
-
-
-@rule("square", needs=RING)
-def squares(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
-    """Square, as an integer power."""
-    refuse_debts("the square", ins)
-    return [ins[0].having(T.power(ins[0].scaled, 2))]
+    refuse_debts("the square" if op.name == "square" else "a power", ins)
+    return [v.having(T.power(v.scaled, exponent))]
 
 
 @rule("select_n", needs=MOVES)
@@ -236,16 +218,13 @@ def selections(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     """Choose by element; linear in the cases, which may be shares."""
     which, *cases = ins
     refuse_debts("a choice by a share", [which])
-    cases, debtor = settle(w, op, cases)
-    if debtor is not None and which.axes & debtor.debts:
+    debts = debts_of(cases)
+    cases, born = settle(w, op, cases)
+    if which.axes & debts:
         noun = f"a choice by {PICKED}" if _is_picked(which) else "a choice"
-        raise Unknown(
-            f"{noun} that differs over the same axis as {share_words(debtor.debts)}",
-            debtor.debts,
-        )
+        raise Unknown(f"{noun} that differs over the same axis as {share_words(debts)}", debts)
     terms, like = combined(w, [which, *cases])
-    owed_by = cases[0].having(cases[0].scaled, born=debtor.born) if debtor is not None else None
-    (out,) = _finish(like, choose(terms[0], terms[1:]), owed_by)
+    out = like.having(choose(terms[0], terms[1:]), owed=cases[0].owed, born=born)
     out = looked_up(out)
     return [out.having(out.scaled, born=op) if out.owed and out.born is None else out]
 
@@ -326,11 +305,10 @@ def parts(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
 @rule("complex", needs=RING)
 def put_together(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     """Combine real and imaginary part; if one is a share, both are read as shares."""
-    ins, debtor = settle(w, op, ins)
-    if debtor is not None:
-        debtor = ins[0].having(ins[0].scaled, born=debtor.born)
+    ins, born = settle(w, op, ins)
     terms, like = combined(w, ins)
-    return _finish(like, T.elementwise(op.name, (), terms, terms[0][1].shape), debtor)
+    made = T.elementwise(op.name, (), terms, terms[0][1].shape)
+    return [like.having(made, owed=ins[0].owed, born=born)]
 
 
 @rule(*(primitives.POINTWISE - {"in_range"}), needs=ANY, default=True)
@@ -369,6 +347,3 @@ def by_element(w: Notes, op: Leaf, ins: list[Value], name: str) -> list[Value]:
         like.having(T.elementwise(name, (params, index), terms, terms[0][1].shape))
         for index in range(len(op.outs))
     ]
-
-
-__all__ = ["check_product", "choose", "combined", "debts_of", "refuse_debts", "settle"]

@@ -74,9 +74,10 @@ def moved(
     return out
 
 
-def quotient_of(over: Factors, under: Factors, shape: Shape) -> Term:
+def quotient_of(over: Factors, under: Factors, shape: Shape) -> Scaled:
+    """Return the product of factors and of the reciprocals of divisors."""
     below = [T.reciprocal((1, base)) for base in under.elements()]
-    return T.multiply([*((1, base) for base in over.elements()), *below], shape)[1]
+    return T.multiply([*((1, base) for base in over.elements()), *below], shape)
 
 
 def ordered(params: tuple, x: Scaled, y: Scaled, shape: Shape) -> Scaled:

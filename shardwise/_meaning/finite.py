@@ -49,12 +49,21 @@ def contraction(numbers: Any, x: Scaled, y: Scaled, shape: Shape) -> Scaled:
 
 def added_up(numbers: Any, at: int, x: Term, y: Term, shape: Shape) -> Scaled:
     """Contract operand `at` with ones: sum it along the contracted dimensions."""
-    t, (c, b) = (x, y)[at], (numbers[0][at], numbers[1][at])
-    kept = [d for d in range(len(t.shape)) if d not in c]
-    free = [d for d in kept if d not in b]
-    # The result has batch dimensions, then the free ones of the first and of the second operand.
-    before = len(x.shape) - len(c) - len(b) if at else 0
-    place = {d: i for i, d in enumerate(b)} | {d: len(b) + before + i for i, d in enumerate(free)}
-    order = sorted(kept, key=place.__getitem__)
-    transposed = T.transpose(T.reduce("sum", (1, t), c), [kept.index(d) for d in order])
-    return T.bcast(transposed, shape, [place[d] for d in order])
+    place = places(numbers, x, y)[at]
+    return T.bcast(T.reduce("sum", (1, (x, y)[at]), numbers[0][at]), shape, [*place.values()])
+
+
+def places(numbers: Any, x: Term, y: Term) -> list[dict[int, int]]:
+    """Return for both operands of a contraction the positions of dimensions in the result.
+
+    It has batch dimensions, then the free ones of the first and of the second operand.
+    """
+    end, rows = len(numbers[1][0]), []
+    for t, summed, batch in zip((x, y), *numbers, strict=True):
+        place: dict[int, int] = {}
+        for d in range(len(t.shape)):
+            if d not in summed:
+                place[d] = batch.index(d) if d in batch else end
+                end += d not in batch
+        rows.append(place)
+    return rows

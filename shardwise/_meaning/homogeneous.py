@@ -7,7 +7,7 @@ loop. The factor can be moved out of the loop if every step is linear in the gra
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from fractions import Fraction
 
 from . import term as T
@@ -15,10 +15,6 @@ from .term import Coef, Scaled, Term, of
 
 ZERO = -1
 """The degree of zero, which is compatible with any."""
-
-
-class Mixed(Exception):
-    """The term is not homogeneous in the symbols."""
 
 
 def hoisted(
@@ -60,47 +56,32 @@ def _lead(
 
 
 def _degree(x: Scaled, symbols: frozenset[Term]) -> int | None:
-    if not x[0]:
-        return ZERO
-    degrees: dict[Term, int] = {}
-    stack = [x[1]]
-    try:
-        while stack:
-            t = stack[-1]
-            pending = [kid for c, kid in t.kids if c and kid not in degrees]
-            if t in degrees or not pending:
-                if t not in degrees:
-                    degrees[t] = _own(t, symbols, degrees)
-                stack.pop()
-            else:
-                stack += pending
-    except Mixed:
-        return None
-    return degrees[x[1]]
+    """Return the degree of a term in the symbols; None if it is not homogeneous in them."""
+    known: dict[Term, int | None] = {}
+
+    def own(t: Term) -> int | None:
+        if t in symbols:
+            return 1
+        kids = [known[kid] if c else ZERO for c, kid in t.kids]
+        if all(d in (0, ZERO) for d in kids):
+            return 0
+        degrees = [d for d in kids if d is not None]
+        if len(degrees) < len(kids):
+            return None
+        match t.op:
+            case "product":
+                return sum(d * n for d, n in zip(degrees, t.params, strict=True))
+            case "dot":
+                return sum(degrees)
+            case "select" if degrees[0] == 0:
+                return _alike(degrees[1:])
+            case "scatter_add" if degrees[0] == 0:
+                return degrees[1]
+        return _alike(degrees) if of(t.op).linear == "all" else None
+
+    return T.bottom_up(x[1], known, own) if x[0] else ZERO
 
 
-def _own(t: Term, symbols: frozenset[Term], known: Mapping[Term, int]) -> int:
-    if t in symbols:
-        return 1
-    kids = [known[kid] if c else ZERO for c, kid in t.kids]
-    if all(d in (0, ZERO) for d in kids):
-        return 0
-    match t.op:
-        case "product":
-            return sum(d * n for d, n in zip(kids, t.params, strict=True))
-        case "dot":
-            return sum(kids)
-        case "select" if kids[0] == 0:
-            return _alike(kids[1:])
-        case "scatter_add" if kids[0] == 0:
-            return kids[1]
-    if of(t.op).linear == "all":
-        return _alike(kids)
-    raise Mixed
-
-
-def _alike(degrees: Sequence[int]) -> int:
-    distinct = {d for d in degrees if d != ZERO}
-    if len(distinct) > 1:
-        raise Mixed
-    return distinct.pop() if distinct else ZERO
+def _alike(degrees: Sequence[int]) -> int | None:
+    distinct = {d for d in degrees if d != ZERO} or {ZERO}
+    return distinct.pop() if len(distinct) == 1 else None

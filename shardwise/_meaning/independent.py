@@ -17,13 +17,14 @@ from typing import Any
 import numpy as np
 
 from .._mesh import Axis
-from .._program import Atom, Body, Leaf, Lit, Scan, Var
+from .._program import Atom, Body, Leaf, Lit, Scan, Var, shape_of
 from .._program.primitives import ADDITIONS
 from . import term as T
 from .align import reshaped
 from .bits import rounded
 from .notes import Loop, Notes
 from .rules import RULES
+from .signature import users
 from .value import (
     Unknown,
     Value,
@@ -88,10 +89,7 @@ def carried(op: Scan) -> list[Carried] | None:
     body = op.body
     carries = body.ins[op.consts : op.consts + op.carry]
     makers = {out: inner for inner in body.ops for out in inner.outs}
-    used: dict[Var, int] = {}
-    for atom in [*(a for inner in body.ops for a in inner.ins), *body.outs]:
-        if isinstance(atom, Var):
-            used[atom] = used.get(atom, 0) + 1
+    uses = users(body.ops, body.outs)
     changes: list[Carried] = []
     for var, out in zip(carries, body.outs, strict=False):
         if out is var:
@@ -102,9 +100,10 @@ def carried(op: Scan) -> list[Carried] | None:
             return None
         addend = maker.ins[1] if maker.ins[0] is var else maker.ins[0]
         increment = _number(addend)
+        once = len(uses[var]) == len(uses[maker.outs[0]]) == 1
         if increment is not None and not op.reverse and not var.shape:
             changes.append(Counted(increment, var.dtype))
-        elif used[var] == used[maker.outs[0]] == 1 and _shape(addend) == tuple(var.shape):
+        elif once and shape_of(addend) == tuple(var.shape):
             changes.append(Added(maker, addend))
         else:
             return None
@@ -117,10 +116,6 @@ def _number(atom: Atom) -> int | None:
         return None
     value = complex(atom.value)
     return int(value.real) if not value.imag and value.real.is_integer() else None
-
-
-def _shape(atom: Atom) -> tuple[int, ...]:
-    return tuple(getattr(atom.value, "shape", ())) if isinstance(atom, Lit) else tuple(atom.shape)
 
 
 def _adding(op: Scan, changes: list[Carried]) -> tuple[Body, int]:

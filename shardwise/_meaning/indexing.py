@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from . import term as T
-from .finite import add, contraction, multiply
+from .finite import add, contraction, multiply, places
 from .term import BY_ELEMENT, Scaled, Shape, Term
 
 CHANGED = -1
@@ -69,10 +69,9 @@ def _reshaped(t: Term) -> list[Row]:
 
 
 def _contracted(t: Term) -> list[Row]:
-    (cx, cy), (bx, by) = t.params
-    free_x = [e for e in range(len(t.kids[0][1].shape)) if e not in cx and e not in bx]
-    free_y = [e for e in range(len(t.kids[1][1].shape)) if e not in cy and e not in by]
-    return [[*bx, *free_x, *(None for _ in free_y)], [*by, *(None for _ in free_x), *free_y]]
+    (_, x), (_, y) = t.kids
+    rows = [{d: e for e, d in row.items()} for row in places(t.params, x, y)]
+    return [[row.get(d) for d in range(len(t.shape))] for row in rows]
 
 
 def _repeated(kids: Sequence[Scaled], powers: Sequence[int]) -> list[Scaled]:

@@ -3,20 +3,25 @@
 A proof needs only the results; a report or an inspection needs all values on the way. Values in a
 loop are kept as they are in every iteration, with symbols for what changes from one to the next;
 those in a loop that could not be followed are not kept.
+
+Relations between values of one program are at the end: equality, being a part, changing in a loop.
+Each answer is proved: if it is not known, the answer is no.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from .._mesh import Axis
 from .._program import Body, Op, Scan, walk
 from . import term as T
-from .loops import by_symbols, no_iterations, one_iteration
-from .value import Unknown, Value, whole
+from .collectives import dealt
+from .loops import by_symbols, free_in, no_iterations, one_iteration
+from .value import Unknown, Value, read_as, whole
 from .walk import Walk, literal
 
 Names = Mapping[tuple[Any, ...], str]
@@ -86,10 +91,6 @@ class _Keeping(Walk):
         self.inputs[id(body)] = list(ins)
         return super().run(body, ins)
 
-    def in_order(self, body: Body) -> Iterator[Op]:
-        # Meanings are looked up by the operation of the original program.
-        return iter(body.ops)
-
     def remember(self, op: Op, ins: list[Value], outs: list[Value]) -> None:
         super().remember(op, ins, outs)
         self.ops[id(op)] = Known(ins, outs, self.names, self.depth)
@@ -121,3 +122,48 @@ class _Keeping(Walk):
                 for nested in inner.bodies:
                     self.inputs.pop(id(nested), None)
         return super().opaque(op, ins, unknown)
+
+
+# --- relations between values
+
+Seen = dict[T.Term, bool]
+
+
+def same_reading(a: Value, b: Value) -> bool:
+    """Return whether every device has the same in both values, in any reading.
+
+    For shares only their sum is known, not which share a device has.
+    """
+    if a.owed or b.owed:
+        return False
+    if a == b:
+        return True
+    if a.local != b.local or a.axes != b.axes:
+        return False
+    try:
+        return read_as(a, b.dims) == b or a == read_as(b, a.dims)
+    except Unknown:
+        return False
+
+
+def own_part(v: Value, dimension: int, axes: Sequence[Axis]) -> Value | None:
+    """Return each device's block of a replicated dimension, or None if that is not defined."""
+    try:
+        return dealt(v, dimension, axes)
+    except Unknown:
+        return None
+
+
+def is_number(v: Value) -> bool:
+    """Return whether a value is a constant number."""
+    return T.is_uniform(v.term) and T.is_one(T.core(v.term))
+
+
+def changes_in_loop(v: Value, depth: int, kept: Kept, seen: Seen) -> bool:
+    """Return whether a value may change between iterations of the loop at this depth.
+
+    `seen` caches answers for further questions about the same loop.
+    """
+    if not seen:
+        seen.update(dict.fromkeys(kept.unknown, True))
+    return bool(v.owed) or free_in(v.term, depth, seen)

@@ -3,6 +3,10 @@
 Rows looked up by cut indices are cut; features of the table keep their cut. A table cut along the
 dimension of the lookup is read as one table per device. Adding rows by cut indices leaves a sum
 owed, as any sum over a cut dimension does.
+
+`x[jnp.arange(n), y]` picks one element of each row: along a dimension that is indexed by its own
+positions nothing is looked up, since row i is taken for row i. Such a lookup, or addition, is read
+as one over a batch of rows, as `jnp.take_along_axis` is traced.
 """
 
 from __future__ import annotations
@@ -12,12 +16,17 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from .._mesh import Axis
 from .._program import Leaf
 from . import term as T
 from .algebra import ANY, MOVES, RING
 from .contract import meet
 from .elementwise import debts_of, only_sums, refuse_debts, share_words, sums
+from .evaluate import numbers as evaluated
+from .indexing import BlockMap, Push
+from .leaves import made_leaf
 from .masked import added_up
 from .notes import Notes
 from .rules import rule, shifted
@@ -36,27 +45,83 @@ from .value import (
     whole_along,
     whole_shape,
     whole_size,
+    with_dim,
     with_hidden,
 )
 
+NAMES = {
+    "gather": ("start_index_map", "collapsed_slice_dims", "start_indices_batching_dims"),
+    "scatter": (
+        "scatter_dims_to_operand_dims",
+        "inserted_window_dims",
+        "scatter_indices_batching_dims",
+    ),
+}
+"""The fields of the dimension numbers for the indexed dimensions, the dropped dimensions, and the
+batch dimensions of the index.
+"""
 
-def _apart(x: Value, y: Value) -> tuple[Value, Value]:
-    """Hide the axes that cut both operands, in dimensions that do not belong together."""
-    clash = x.axes & y.axes - (frozenset(x.hidden) & frozenset(y.hidden))
-    for axis in sorted(clash):
-        x, y = hide(x, axis), hide(y, axis)
-    return x, y
+
+def _by_rows(op: Leaf, x: Value, index: Value) -> tuple[Any, Value]:
+    """Return dimension numbers and an index without the columns that are positions of rows."""
+    numbers, last = op.params["dimension_numbers"], len(index.dims) - 1
+    looked_up, dropped, batched = NAMES["gather" if op.name == "gather" else "scatter"]
+    dims = getattr(numbers, looked_up)
+    if len(dims) < 2:
+        return numbers, index
+    place, push = last + len(index.hidden), Push()
+    columns = [push(index.scaled, place, BlockMap(i, 1)) for i in range(len(dims))]
+    matched: dict[int, int] = {}
+    rest: list[tuple[int, T.Scaled]] = []
+    for dim, column in zip(dims, columns, strict=True):
+        taken = {*getattr(numbers, batched), *matched.values()}
+        rows = [
+            row
+            for row in range(last)
+            if index.local[row] == x.local[dim] and row not in taken and _counts(index, column, row)
+        ]
+        if rows and dim in getattr(numbers, dropped):
+            matched[dim] = rows[0]
+        else:
+            rest.append((dim, column))
+    if not matched or not rest:
+        return numbers, index
+    pairs = dict(zip(numbers.operand_batching_dims, getattr(numbers, batched), strict=True))
+    pairs |= matched
+    changed = {
+        looked_up: tuple(dim for dim, _ in rest),
+        dropped: tuple(d for d in getattr(numbers, dropped) if d not in matched),
+        "operand_batching_dims": tuple(sorted(pairs)),
+        batched: tuple(pairs[dim] for dim in sorted(pairs)),
+    }
+    shape = (*index.term.shape[:-1], len(rest))
+    columns = T.concatenate([column for _, column in rest], place, shape)
+    index = index.having(columns, dims=with_dim(index.dims, last, uncut(len(rest))))
+    return numbers._replace(**changed), index
+
+
+def _counts(index: Value, column: T.Scaled, row: int) -> bool:
+    """Return whether a column of an index counts the rows of each device from 0."""
+    place, (coef, t) = len(index.hidden) + row, column
+    others = {*range(len(t.shape))} - {place}
+    if not coef:
+        return index.local[row] == 1
+    if not others <= T.uniform_dims(t) or len(index.dims[row]) > 1:
+        return False
+    positions = evaluated((coef, T.strip(t, others)))
+    expected = np.arange(t.shape[place]) % index.local[row]
+    return positions is not None and bool((positions == expected).all())
 
 
 @rule("gather", needs=MOVES, positions=(1, 2))
 def gathers(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     """Look up rows; cut indices give cut rows, cut features stay cut, shares stay shares."""
     x, index = ins
-    numbers, sizes = op.params["dimension_numbers"], op.params["slice_sizes"]
+    sizes = op.params["slice_sizes"]
     refuse_debts("a lookup by a share", [index])
-    batch_x = tuple(getattr(numbers, "operand_batching_dims", ()))
-    batch_i = tuple(getattr(numbers, "start_indices_batching_dims", ()))
     index = whole_along(index, [len(index.dims) - 1])
+    numbers, index = _by_rows(op, x, index)
+    batch_x, batch_i = numbers.operand_batching_dims, numbers.start_indices_batching_dims
     x, index = meet(w, x, index, [*zip(batch_x, batch_i, strict=True)])
     addressed = {*numbers.start_index_map, *batch_x}
     full = [d for d in range(len(x.dims)) if d not in addressed and sizes[d] == x.local[d]]
@@ -191,11 +256,7 @@ def additions(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     added = _scattered(w, op, x, index, update, adds=True)
     if x.zero:
         return [added]
-    return sums(w, _as_sum(op), [x, added])
-
-
-def _as_sum(op: Leaf) -> Leaf:
-    return Leaf(op.ins[:1], op.outs, "add", op.run, {}, source=op.source, calls=op.calls)
+    return sums(w, made_leaf(op, "add", op.ins[:1], op.outs[0]), [x, added])
 
 
 @rule(
@@ -215,11 +276,10 @@ def replacements(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
 
 
 def _scattered(w: Notes, op: Leaf, x: Value, index: Value, update: Value, adds: bool) -> Value:
-    numbers = op.params["dimension_numbers"]
-    window = numbers.update_window_dims
-    batch_x = tuple(getattr(numbers, "operand_batching_dims", ()))
-    batch_i = tuple(getattr(numbers, "scatter_indices_batching_dims", ()))
     index = whole_along(index, [len(index.dims) - 1])
+    numbers, index = _by_rows(op, x, index)
+    window = numbers.update_window_dims
+    batch_x, batch_i = numbers.operand_batching_dims, numbers.scatter_indices_batching_dims
     rows = [d for d in range(len(update.dims)) if d not in window]
     index, update = meet(w, index, update, [(i, d) for i, d in enumerate(rows)])
     kept = [

@@ -141,23 +141,13 @@ def _reading(v: Value) -> tuple:
 def free_in(t: Term, depth: int, seen: dict[Term, bool] | None = None) -> bool:
     """Return whether a term has symbols of the loop at this depth."""
     free: dict[Term, bool] = {} if seen is None else seen
-    stack = [t]
-    while stack:
-        top = stack[-1]
-        if top in free:
-            stack.pop()
-            continue
-        if top.op == "symbol" and top.params[0] in ("carry", "step"):
-            free[top] = top.params[1] == depth
-            stack.pop()
-            continue
-        open_kids = [kid for _, kid in top.kids if kid not in free]
-        if open_kids:
-            stack += open_kids
-            continue
-        free[top] = any(free[kid] for _, kid in top.kids)
-        stack.pop()
-    return free[t]
+
+    def is_free(t: Term) -> bool:
+        if t.op == "symbol":
+            return t.params[0] in ("carry", "step") and t.params[1] == depth
+        return any(free[kid] for _, kid in t.kids)
+
+    return T.bottom_up(t, free, is_free)
 
 
 def _looped(index: object, base: tuple, shape: Shape, coef: Coef) -> Scaled:

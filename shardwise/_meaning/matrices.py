@@ -9,7 +9,7 @@ from __future__ import annotations
 from .._program import Leaf
 from . import term as T
 from .algebra import ANY
-from .align import align
+from .align import align_but
 from .elementwise import refuse_debts
 from .notes import Notes
 from .rules import frozen, rule
@@ -47,20 +47,8 @@ def _batched(w: Notes, op: Leaf, ins: list[Value], batch: int) -> list[Value]:
 
 def _rows(w: Notes, ins: list[Value], batch: int) -> list[Value]:
     """Return the operands with their batch dimensions split alike."""
-    if len(ins) == 1:
+    if len({(v.dims[:batch], v.hidden) for v in ins}) == 1:
         return ins
-    first = ins[0]
-    for v in ins[1:]:
-        if v.dims[:batch] != first.dims[:batch] or v.hidden != first.hidden:
-            if any(len(v.dims) != len(first.dims) for v in ins):
-                raise Unknown("operands whose batches are split in different ways")
-            return _alike(w, ins, batch)
-    return ins
-
-
-def _alike(w: Notes, ins: list[Value], batch: int) -> list[Value]:
-    aligned = align(ins, w.known)
-    for v in aligned[1:]:
-        if v.dims[:batch] != aligned[0].dims[:batch]:
-            raise Unknown("operands whose batches are split in different ways")
-    return aligned
+    if len({len(v.dims) for v in ins}) > 1:
+        raise Unknown("operands whose batches are split in different ways")
+    return align_but(ins, range(batch, len(ins[0].dims)), w.known)

@@ -22,7 +22,7 @@ DEEP = 100
 """The number of operations to follow a division down."""
 
 MANY = 20_000
-"""Terms with more subterms than this are left unchanged."""
+"""No more terms than this are merged."""
 
 
 def equal_merged(a: Value, b: Value, merge: Merger | None = None) -> bool:
@@ -30,8 +30,7 @@ def equal_merged(a: Value, b: Value, merge: Merger | None = None) -> bool:
     if not (a.plain and b.plain) or a.term.shape != b.term.shape:
         return False
     merge = merge or Merger()
-    merged = merge(a.scaled)
-    return merged is not None and merged == merge(b.scaled)
+    return merge(a.scaled) == merge(b.scaled)
 
 
 class Merger:
@@ -41,29 +40,17 @@ class Merger:
         self.made: dict[Term, Scaled] = {}
         self.push = Push(DEEP)
 
-    def __call__(self, x: Scaled) -> Scaled | None:
-        """Return a term with its sums merged, or None if it is too large.
-
-        An explicit stack stands in for recursion, since terms may be deep.
-        """
-        stack = [x[1]]
-        while stack:
-            t = stack[-1]
-            pending = [kid for coef, kid in t.kids if coef and kid not in self.made]
-            if t in self.made or not pending:
-                if t not in self.made:
-                    self.made[t] = self._own(t)
-                stack.pop()
-            else:
-                stack += pending
-            if len(self.made) > MANY:
-                return None
+    def __call__(self, x: Scaled) -> Scaled:
+        """Return a term with its sums merged."""
+        T.bottom_up(x[1], self.made, self._own, lambda t: [kid for coef, kid in t.kids if coef])
         return self._of(x)
 
     def _of(self, x: Scaled) -> Scaled:
         return T.times(x[0], self.made[x[1]]) if x[0] else x
 
     def _own(self, t: Term) -> Scaled:
+        if len(self.made) > MANY:
+            raise T.TooMuch
         kids = [self._of(kid) for kid in t.kids]
         match t.op:
             case "reduce_sum":

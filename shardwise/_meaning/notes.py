@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from .._mesh import Axis
-from .._program import Body, Join, Op, Scan, Var, Where
+from .._program import Body, Join, Leaf, Op, Scan, Var, Where
 from . import term as T
 from .term import Coef, Scaled, Shape, Term
 from .value import Value
@@ -143,21 +143,17 @@ class Notes(abc.ABC):
         """Return the shapes to which the reference program reshapes a term."""
         return self.reference.reshapes.get(term, set()) if self.reference is not None else set()
 
-    def counted(self, op: Op, axis: Axis, v: Value) -> None:
-        """Record that a whole value was added to a share: it counts once for each device."""
-        self.note("counted", op, axis, v)
-
     def note(self, kind: str, op: Op, axis: Axis | None, v: Value) -> None:
         """Record a step of a term, for the message of a finding."""
         if self.reference is not None:
             step = TermEvent(kind, op, axis, self.count, v.coef)
             self.steps.setdefault(T.core(v.term), []).append(step)
 
-    def scaled(self, op: Op, name: str, ins: Sequence[Value], out: Value) -> None:
+    def scaled(self, op: Leaf, ins: Sequence[Value], out: Value) -> None:
         """Record a multiplication or division by a number that differs from the reference."""
         for by in ins:
             if T.is_one(by.term) and abs(by.coef) != 1:
-                key = name, op.where, by.scaled
+                key = op.name, op.where, by.scaled
                 if self.reference is None:
                     self.numbers.add(key)
                 elif key not in self.reference.numbers:

@@ -80,6 +80,27 @@ class Reading:
             return first
         return [new if _says(new) else old for old, new in zip(first, second, strict=True)]
 
+    def apart(
+        self,
+        axis: Axis | None,
+        plain: Meaning | None = None,
+        entirely: bool = False,
+        in_turns: bool = False,
+    ) -> Meaning | None:
+        """Read the program with the devices along an axis kept apart and its loops unrolled.
+
+        `entirely`: values that are split along the axis are kept apart from the start, not only
+        where devices do different things. `in_turns`: loops are not unrolled; one iteration is
+        read for each device. Return None if the program is too long for that.
+        """
+        reference = plain.walk if plain is not None else None
+        device_walk = DeviceWalk(axis, reference, entirely, in_turns)
+        try:
+            with T.at_most(WORK):
+                return _walked(device_walk, self.body, self.constants)
+        except (TooLong, T.TooMuch, T.TooLate):
+            return None
+
     def _parted(self, body: Body, plain: Meaning, own: Meaning) -> list[list[Gap]]:
         """Compare every result with the reference; those for which there is no time are long."""
         merge = Merger()
@@ -93,7 +114,7 @@ class Reading:
                     differences = []
                 elif differences and len(body.outs) > 1:
                     differences = self._named(differences, body, plain, out, want)
-            except T.TooLate:
+            except (T.TooMuch, T.TooLate):
                 differences = differences or [Gap("other", got.term, long=True)]
             rows.append(differences)
         return rows
@@ -118,30 +139,6 @@ def _names_others(found: list[Gap], body: Body, alone: Body) -> bool:
 def _says(found: list[Gap]) -> bool:
     """Return whether a comparison is conclusive: no gap, or only factors and mistakes."""
     return all(gap.kind in ("times", "mistake") for gap in found)
-
-
-def read_apart(
-    body: Body,
-    constants: Sequence[Any],
-    axis: Axis | None,
-    reference: Meaning | None = None,
-    entirely: bool = False,
-    in_turns: bool = False,
-) -> Meaning | None:
-    """Read a program with the devices along an axis kept apart and with its loops unrolled.
-
-    `entirely`: values that are split along the axis are kept apart from the start, not only where
-    devices do different things. `in_turns`: loops are not unrolled; one iteration is read for each
-    device. Return None if the program is too long for that.
-    """
-    device_walk = DeviceWalk(
-        axis, reference.walk if reference is not None else None, entirely, in_turns
-    )
-    try:
-        with T.at_most(WORK):
-            return _walked(device_walk, body, constants)
-    except (TooLong, T.TooMuch, T.TooLate):
-        return None
 
 
 def has_mistakes(own: Meaning, result: Value) -> bool:

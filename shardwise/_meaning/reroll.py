@@ -12,33 +12,27 @@ Each device computes exactly what it did before; only the list of operations dif
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-import numpy as np
-
-from .._program import Atom, Body, Leaf, Lit, Op, Scan, Var
+from .._program import Atom, Body, Leaf, Op, Scan, Var, live, shape_of, twin
 from .._program.primitives import ADDITIONS
+from .leaves import made_leaf, var_like
 from .signature import ContiguousBlock, Numbering, users, window
-from .summed import adding_loops, like_of, made_leaf, sums_in, zeros_of
+from .summed import adding_loops, sums_in, zeros_of
 
 
 def rolled(body: Body) -> Body:
     """Return the program with loops in place of repetitions; the same object if there are none."""
-    accumulated = adding_loops(body)
-    rerolled = _Roller(accumulated).rolled()
-    return _needed(rerolled) if rerolled is not body else body
+    rerolled = _Roller(adding_loops(body)).rolled()
+    if rerolled is body:
+        return body
+    return Body(body.ins, live(rerolled.ops, body.outs), body.outs)
 
 
-def _needed(body: Body) -> Body:
-    """Remove the operations that nothing depends on."""
-    needed = {atom for atom in body.outs if isinstance(atom, Var)}
-    ops = []
-    for op in reversed(body.ops):
-        if op.effectful or any(out in needed for out in op.outs):
-            ops.append(op)
-            needed |= {atom for atom in op.ins if isinstance(atom, Var)}
-    return Body(body.ins, ops[::-1], body.outs)
+JOINS = {"stack": "axis", "concatenate": "dimension"}
+"""Operations whose operands become parts of the result, and the parameter that is the dimension."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -66,7 +60,7 @@ class _Loop:
 
     def arrange(self, like: Op, name: str, v: Var, shape: Sequence[int], params: Any) -> Var:
         """Append an operation before the loop that rearranges a value."""
-        out = like_of(v, shape)
+        out = var_like(v, shape)
         self.before.append(made_leaf(like, name, [v], out, **params))
         return out
 
@@ -128,21 +122,12 @@ class _Roller:
             if maker is None or not isinstance(maker[1], Leaf):
                 continue
             leaf, at = maker[1], self.makers[total.op.outs[0]][0]
-            if leaf.name == "stack" and leaf.params["axis"] in total.op.params["axes"]:
-                axis = leaf.params["axis"]
-                yield _Chain(
-                    total.op,
-                    at,
-                    [*leaf.ins],
-                    lambda v, o=total, g=axis: o.finish(v, g),
-                )
-            elif leaf.name == "concatenate" and leaf.params["dimension"] in total.op.params["axes"]:
-                if (
-                    len({np.shape(a.value) if isinstance(a, Lit) else a.shape for a in leaf.ins})
-                    > 1
-                ):
-                    continue  # summands of different sizes cannot be added before the sum
-                yield _Chain(total.op, at, [*leaf.ins], lambda v, o=total: o.finish(v, None))
+            axis = leaf.params.get(JOINS.get(leaf.name, ""))
+            # Summands of different sizes cannot be added before the sum.
+            if axis in total.op.params["axes"] and len({*map(shape_of, leaf.ins)}) == 1:
+                gone = axis if leaf.name == "stack" else None
+                finish = functools.partial(total.finish, gone=gone)
+                yield _Chain(total.op, at, [*leaf.ins], finish)
 
     def leaves(self, root: Leaf, inside: set[int]) -> list[Atom]:
         leaves: list[Atom] = []
@@ -187,7 +172,7 @@ class _Roller:
                 continue
             if not trial.stacked or not isinstance(step, Var):
                 continue
-            total = like_of(family[0])
+            total = twin(family[0])
             trial.sums.append((chain.op, step, total))
             if loop in loops:
                 loops[loops.index(loop)] = trial
@@ -256,20 +241,12 @@ class _Roller:
             return []
         if len({(row[2], self.numbers.kind(row[1])) for row in rows}) > 1:
             raise _Fails
-        squeezed = isinstance(ops[0], Leaf) and ops[0].name == "squeeze"
-        parts = self.windows(tuple(op.ins[0] for op in ops)) if squeezed else None
-        if parts is not None and not parts[0].gone and isinstance(ops[0], Leaf):
-            rank = len(parts[0].sizes)
-            dropped = tuple(d % rank for d in ops[0].params["dimensions"])
-            parts = [dataclasses.replace(part, gone=dropped) for part in parts]
-            loop.made[key] = self.stack(loop, ops[0], parts)
-            return []
         columns = [tuple(op.ins[i] for op in ops) for i in range(len(ops[0].ins))]
         numbers = [tuple(map(self.numbers.of, column)) for column in columns]
         pending = [c for c, n in zip(columns, numbers, strict=True) if n not in loop.made]
         if pending:
             return pending
-        outs = [like_of(out) for out in ops[0].outs]
+        outs = [twin(out) for out in ops[0].outs]
         loop.ops.append(dataclasses.replace(ops[0], ins=[loop.made[n] for n in numbers], outs=outs))
         for j, out in enumerate(outs):
             loop.made[tuple(self.numbers.of(op.outs[j]) for op in ops)] = out
@@ -277,14 +254,23 @@ class _Roller:
 
     def windows(self, atoms: tuple[Atom, ...]) -> list[ContiguousBlock] | None:
         """Return the slices that values are, if these start at different positions."""
-        rows = [self.makers.get(atom) if isinstance(atom, Var) else None for atom in atoms]
-        parts = [window(row[1], row[2]) if row is not None else None for row in rows]
-        windows = [part for part in parts if part is not None]
-        return (
-            windows
-            if len(windows) == len(atoms) and len({part.starts for part in windows}) > 1
-            else None
-        )
+        blocks = [block for atom in atoms if (block := self.block(atom)) is not None]
+        apart = len(blocks) == len(atoms) and len({block.starts for block in blocks}) > 1
+        return blocks if apart else None
+
+    def block(self, atom: Atom) -> ContiguousBlock | None:
+        """Return the slice that a value is, possibly without dimensions of size 1."""
+        maker = self.makers.get(atom) if isinstance(atom, Var) else None
+        if maker is None:
+            return None
+        _, op, index = maker
+        if isinstance(op, Leaf) and op.name == "squeeze":
+            block = self.block(op.ins[0])
+            if block is None or block.gone:
+                return None
+            gone = tuple(d % len(block.sizes) for d in op.params["dimensions"])
+            return dataclasses.replace(block, gone=gone)
+        return window(op, index)
 
     def stack(self, loop: _Loop, like: Op, parts: list[ContiguousBlock]) -> Var:
         """Stack adjacent slices for the loop to scan over; return one iteration's slice."""
@@ -314,7 +300,7 @@ class _Roller:
             order = (kept.index(d), *(e for e in range(len(shape)) if e != kept.index(d)))
             transposed = [shape[e] for e in order]
             source = loop.arrange(like, "transpose", source, transposed, {"permutation": order})
-        step = like_of(like.outs[0], source.shape[1:])
+        step = var_like(like.outs[0], source.shape[1:])
         loop.stacked.append((source, step))
         return step
 
@@ -329,13 +315,9 @@ def _side_by_side(parts: list[ContiguousBlock]) -> int:
     for i, part in enumerate(parts):
         place = first.starts[d] + i * first.sizes[d]
         want = (*first.starts[:d], place, *first.starts[d + 1 :])
-        if part.starts != want or part.sizes != first.sizes:
+        if part.starts != want or (part.sizes, part.gone) != (first.sizes, first.gone):
             raise _Fails
     return d
-
-
-def _shape(atom: Atom) -> Sequence[int]:
-    return np.shape(atom.value) if isinstance(atom, Lit) else atom.shape
 
 
 def _renaming(op: Op) -> Callable[[Var], list[Op]]:
@@ -351,7 +333,7 @@ def _total(chain: _Chain, total: Var, rest: Sequence[Atom]) -> list[Op]:
     """Add the summands outside of the family to the sum of the family."""
     ops: list[Op] = []
     for atom in rest:
-        out = like_of(total)
+        out = twin(total)
         ops.append(made_leaf(chain.op, "add", [atom, total], out))
         total = out
     return [*ops, *chain.finish(total)]
@@ -365,7 +347,7 @@ def _scan(loop: _Loop) -> list[Op]:
     for op, step, total in loop.sums:
         zeros, start = zeros_of(op, total)
         ops.append(zeros)
-        carried, summed = like_of(total), like_of(total)
+        carried, summed = twin(total), twin(total)
         inner.append(made_leaf(op, "add", [carried, step], summed))
         starts.append(start)
         carries.append(carried)

@@ -14,12 +14,10 @@ from typing import Any
 import numpy as np
 
 from .._program import Collective, Leaf
-from . import term as T
 from .algebra import INTEGER, NARROW, Algebra, kind_of
 from .bits import dtype_of, held, may_have_wrapped, widens
 from .notes import Notes
-from .term import Scaled, Shape
-from .value import Dims, Unknown, Value, whole_shape
+from .value import Unknown, Value
 
 Read = Callable[[Notes, Leaf, list[Value]], list[Value]]
 
@@ -94,15 +92,6 @@ def table() -> dict[str, str]:
     }
 
 
-def structural(
-    v: Value, name: str, params: Any, dims: Dims, *, term: Scaled | None = None
-) -> Value:
-    """Rearrange one operand linearly: coefficient, debts and hidden axes are unchanged."""
-    shape = whole_shape(dims, v.hidden)
-    result = term if term is not None else T.linear(name, params, v.scaled, shape)
-    return v.having(result, dims=dims)
-
-
 def frozen(value: Any) -> Any:
     """Return a parameter of a primitive as a hashable value."""
     if isinstance(value, dict):
@@ -121,6 +110,3 @@ def frozen(value: Any) -> Any:
 def shifted(dims: Sequence[int], lead: int) -> tuple[int, ...]:
     """Return dimensions of a local array as those of a term with `lead` hidden dimensions."""
     return tuple(d + lead for d in dims)
-
-
-__all__ = ["RULES", "Rule", "Shape", "admit", "frozen", "rule", "shifted", "structural", "table"]

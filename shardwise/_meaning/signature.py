@@ -13,21 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from .._program import (
-    Atom,
-    AxisIndex,
-    Body,
-    Collective,
-    Cond,
-    Join,
-    Leaf,
-    Lit,
-    Op,
-    Scan,
-    Split,
-    Var,
-    While,
-)
+from .._program import Atom, Body, Leaf, Lit, Op, Var, shape_of
+from .rules import frozen
+
+_SHARED = {f.name for f in dataclasses.fields(Op)} | {"run"}
+"""Fields of an operation that do not say what it computes of its operands."""
 
 SMALL = 1024
 """Constants of more elements than this are equal only if they are the same object."""
@@ -54,7 +44,7 @@ def window(op: Op, index: int) -> ContiguousBlock | None:
         )
     if op.name == "dynamic_slice":
         places = [_place(atom) for atom in op.ins[1:]]
-        shape, sizes = _shape(op.ins[0]), tuple(op.params["slice_sizes"])
+        shape, sizes = shape_of(op.ins[0]), tuple(op.params["slice_sizes"])
         if all(
             p is not None and 0 <= p <= n - s for p, n, s in zip(places, shape, sizes, strict=True)
         ):
@@ -64,7 +54,7 @@ def window(op: Op, index: int) -> ContiguousBlock | None:
         starts[op.params["axis"]] = int(sum(op.params["sizes"][:index]))
         return ContiguousBlock(op.ins[0], tuple(starts), tuple(op.outs[index].shape))
     if op.name == "unstack":
-        d, shape = op.params["axis"], _shape(op.ins[0])
+        d, shape = op.params["axis"], shape_of(op.ins[0])
         starts = [index if e == d else 0 for e in range(len(shape))]
         return ContiguousBlock(op.ins[0], tuple(starts), (*shape[:d], 1, *shape[d + 1 :]), (d,))
     return None
@@ -72,10 +62,6 @@ def window(op: Op, index: int) -> ContiguousBlock | None:
 
 def _place(atom: Atom) -> int | None:
     return int(atom.value) if isinstance(atom, Lit) and not np.shape(atom.value) else None
-
-
-def _shape(atom: Atom) -> tuple[int, ...]:
-    return tuple(np.shape(atom.value)) if isinstance(atom, Lit) else tuple(atom.shape)
 
 
 class Numbering:
@@ -119,25 +105,15 @@ class Numbering:
         """Return a hashable description of what an operation does."""
         if op.effectful:
             return object()
-        bodies = tuple(self._body(body) for body in op.bodies)
-        match op:
-            case Leaf():
-                return ("leaf", op.name, comparable(op.params))
-            case AxisIndex():
-                return ("index", op.axis)
-            case Split():
-                return ("split", op.placement)
-            case Join():
-                return ("join", op.placement, op.replicated, op.checked)
-            case Collective():
-                return ("exchange", op.name, op.axes, comparable(op.params), op.groups)
-            case Scan():
-                return ("scan", bodies, op.consts, op.carry, op.length, op.reverse)
-            case While():
-                return ("while", bodies, op.cond_consts, op.body_consts)
-            case Cond():
-                return ("cond", bodies)
-        return object()
+        own = (f.name for f in dataclasses.fields(op) if f.name not in _SHARED)
+        return type(op), *(self._frozen(getattr(op, name)) for name in own)
+
+    def _frozen(self, value: Any) -> Any:
+        """Return a field of an operation; bodies are the same if their results are."""
+        bodies = value if isinstance(value, tuple) else (value,)
+        if bodies and all(isinstance(body, Body) for body in bodies):
+            return tuple(map(self._body, bodies))
+        return frozen(value)
 
     def _body(self, body: Body) -> tuple[int, ...]:
         inner = Numbering(body, self._known)
@@ -152,21 +128,6 @@ def _literal(atom: Lit) -> Any:
     if x.size > SMALL or x.dtype.hasobject:
         return ("object", id(atom.value))
     return ("literal", str(x.dtype), x.shape, x.tobytes())
-
-
-def comparable(value: Any) -> Any:
-    """Return parameters as hashable values that are equal only if the parameters are."""
-    if isinstance(value, dict):
-        return tuple((key, comparable(item)) for key, item in sorted(value.items()))
-    if isinstance(value, list | tuple) and type(value) in (list, tuple):
-        return ("row", *map(comparable, value))
-    if isinstance(value, np.ndarray):
-        return ("object", id(value))
-    try:
-        hash(value)
-    except TypeError:
-        return ("object", id(value))
-    return type(value), value
 
 
 def users(ops: Sequence[Op], outs: Sequence[Atom]) -> dict[Var, list[Op | None]]:

@@ -14,8 +14,6 @@ two infinities is NaN, in a program and here.
 
 from __future__ import annotations
 
-import itertools
-import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
@@ -27,10 +25,9 @@ from .blocks import Seams
 from .elementwise import choose
 from .evaluate import LARGE, numbers
 from .factors import Factors, factors, largest, moved, ordered, positive, quotient_of, same_along
-from .finite import contraction
+from .finite import contraction, places
 from .indexing import ELEMENTWISE, FORMS, BlockMap, Push, rebuilt
 from .term import Scaled, Shape, Term
-from .value import Value
 
 
 def _of_exponentials(x: Scaled) -> bool:
@@ -64,11 +61,18 @@ class Normal:
         c, out = self.known[t]
         return T.tidy(coef * c), out
 
+    def piece(self, x: Scaled, place: Sequence[tuple[int, int]]) -> Scaled:
+        """Return a block of a term, given by its start and size along every dimension.
+
+        Dimensions along which it has one element are dropped.
+        """
+        for d, (start, size) in reversed([*enumerate(place)]):
+            x = self.push(x, d, BlockMap(start, size, drops=size == 1))
+        return x
+
     def block(self, x: Scaled, place: Sequence[tuple[int, int]]) -> Scaled:
-        """Return a block of a term, given by its start and size along every dimension."""
-        for d, (start, size) in enumerate(place):
-            x = self.push(x, d, BlockMap(start, size))
-        return self(x)
+        """Return a block of a term in the normal form."""
+        return self(self.piece(x, place))
 
     def _made(self, t: Term) -> Scaled:
         match t.op:
@@ -135,10 +139,7 @@ class Normal:
             shared = min(over[base], under[base])
             over[base] -= shared
             under[base] -= shared
-        above = [(1, base) for base in over.elements()]
-        below = [T.reciprocal((1, base)) for base in under.elements()]
-        result = T.multiply([*above, *below], shape)
-        return T.tidy(coef * result[0]), result[1]
+        return T.times(coef, quotient_of(over, under, shape))
 
     def inverse(self, x: Scaled) -> Scaled:
         """Return the reciprocal; that of a reciprocal of an exponential is the exponential."""
@@ -270,7 +271,7 @@ class Normal:
             for (c, _), powers in zip(t.kids, rows, strict=True)
         ]
         inner = self.sum(summands, shape)
-        return self.product([(coef, inner[1]), (inner[0], quotient_of(over, under, shape))], shape)
+        return self.product([T.times(coef, inner), quotient_of(over, under, shape)], shape)
 
     def total(self, t: Term) -> Scaled:
         """Sum along dimensions: by blocks, with factors that are uniform along them in front."""
@@ -282,17 +283,25 @@ class Normal:
                     T.reduce("sum", self.push(kid, d, BlockMap(*piece)), along) for piece in pieces
                 ]
                 return self.sum(map(self, cut), t.shape)
-        coef, x = self(kid)
-        over, under = factors(x)
-        front = same_along(over, {*along}), same_along(under, {*along})
-        rest = self.quotient(coef, over - front[0], under - front[1], x.shape)
-        inner = T.reduce("sum", rest, along)
-        places = [e for e in range(len(x.shape)) if e not in along]
-        return self.product([inner, *moved(front, {*along}, t.shape, range(len(places)))], t.shape)
+        rest, fronts = self.apart(kid, {*along}, t.shape, range(len(t.shape)))
+        return self.product([T.reduce("sum", rest, along), *fronts], t.shape)
+
+    def apart(
+        self, x: Scaled, summed: set[int], shape: Shape, places: Sequence[int]
+    ) -> tuple[Scaled, list[Scaled]]:
+        """Return a term without factors that are uniform along summed dimensions, and these.
+
+        `shape` is that of the sum, and `places` are the positions of the other dimensions in it.
+        """
+        coef, t = self(x)
+        over, under = factors(t)
+        front = same_along(over, summed), same_along(under, summed)
+        rest = self.quotient(coef, over - front[0], under - front[1], t.shape)
+        return rest, moved(front, summed, shape, places)
 
     def contracted(self, t: Term) -> Scaled:
         """Contract: by blocks, with factors that are uniform along summed dimensions in front."""
-        (cx, cy), (bx, by) = t.params
+        (cx, cy), _ = t.params
         x, y = t.kids
         for i, j in zip(cx, cy, strict=True):
             pieces = self.seams.pieces([(x[1], i), (y[1], j)], x[1].shape[i])
@@ -302,19 +311,9 @@ class Normal:
                     for p in (BlockMap(*piece) for piece in pieces)
                 ]
                 return self.sum(map(self, cut), t.shape)
-        fronts: list[Scaled] = []
-        rests: list[Scaled] = []
-        free = len(bx)
-        for operand, c, b in ((x, cx, bx), (y, cy, by)):
-            coef, u = self(operand)
-            over, under = factors(u)
-            front = same_along(over, {*c}), same_along(under, {*c})
-            rests.append(self.quotient(coef, over - front[0], under - front[1], u.shape))
-            kept = [e for e in range(len(u.shape)) if e not in c]
-            free_dims = [e for e in kept if e not in b]
-            place = {e: b.index(e) if e in b else free + free_dims.index(e) for e in kept}
-            fronts += moved(front, {*c}, t.shape, [place[e] for e in kept])
-            free += len(free_dims)
+        rows = zip(t.kids, (cx, cy), places(t.params, x[1], y[1]), strict=True)
+        pairs = [self.apart(kid, {*c}, t.shape, [*place.values()]) for kid, c, place in rows]
+        rests, fronts = [rest for rest, _ in pairs], [f for _, front in pairs for f in front]
         ones = [i for i in (0, 1) if rests[i][0] and T.is_one(rests[i][1])]
         if ones:
             coef = T.tidy(rests[0][0] * rests[1][0])
@@ -323,30 +322,3 @@ class Normal:
         else:
             inner = ordered(t.params, rests[0], rests[1], t.shape)
         return self.product([inner, *fronts], t.shape)
-
-
-MANY = 256
-"""Results with more blocks than this are not compared."""
-
-DEEP = 50_000
-"""Terms with more subterms than this are not normalized."""
-
-
-def equal_in_blocks(a: Value, b: Value) -> bool:
-    """Return whether two results are the same, block by block, in the normal form."""
-    if not (a.plain and b.plain) or a.term.shape != b.term.shape:
-        return False
-    if sum(1 for _ in zip(range(DEEP), T.below(a.term), strict=False)) == DEEP:
-        return False
-    seams = Seams([a.term, b.term])
-    rows = [seams.pieces([(a.term, d), (b.term, d)], size) for d, size in enumerate(a.term.shape)]
-    if math.prod(map(len, rows)) > MANY:
-        return False
-    normal = Normal(seams)
-    try:
-        return all(
-            normal.block(a.scaled, place) == normal.block(b.scaled, place)
-            for place in itertools.product(*rows)
-        )
-    except RecursionError:
-        return False

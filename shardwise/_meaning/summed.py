@@ -2,48 +2,23 @@
 
 `lax.map(grad, batches).mean(0)` stacks the results of a loop and adds them up after it. A loop that
 carries the sum computes the same; linear operations in between (a `psum`, a cast) come after it.
-The operations that are built here are only read by the rules, not executed.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable
 
 import jax.numpy as jnp
 import numpy as np
 
-from .._program import Atom, Body, Collective, Leaf, Lit, Op, Scan, Var
+from .._program import Atom, Body, Collective, Leaf, Lit, Op, Scan, Var, twin
+from .leaves import made_leaf, var_like
 from .signature import users
 
 
-def _never(*args: Any) -> list[Any]:
-    raise AssertionError("this operation is read, not run")
-
-
-def made_leaf(like: Op, name: str, ins: Sequence[Atom], out: Var, **params: Any) -> Leaf:
-    """Return an operation with the source location of another one."""
-    return Leaf(
-        [*ins],
-        [out],
-        name,
-        _never,
-        params,
-        scope=like.scope,
-        source=like.source,
-        calls=like.calls,
-    )
-
-
-def like_of(var: Var, shape: Sequence[int] | None = None) -> Var:
-    result = Var(tuple(var.shape if shape is None else shape), var.dtype, var.weak)
-    result.axes = var.axes
-    return result
-
-
 def zeros_of(like: Op, var: Var) -> tuple[Leaf, Var]:
-    out = like_of(var)
+    out = twin(var)
     zero = Lit(np.zeros((), var.dtype))
     params = {"shape": tuple(var.shape), "broadcast_dimensions": (), "sharding": None}
     return made_leaf(like, "broadcast_in_dim", [zero], out, **params), out
@@ -60,19 +35,16 @@ class Summed:
     def finish(self, total: Var, gone: int | None) -> list[Op]:
         """Return the operations after the sum of the parts, which lack the dimension `gone`."""
         ops: list[Op] = []
+        of = self.of
         for op in self.between:
-            out = like_of(op.outs[0], total.shape)
-            ins = [total if atom is self._flows(op) else atom for atom in op.ins]
+            out = var_like(op.outs[0], total.shape)
+            ins = [total if atom is of else atom for atom in op.ins]
             ops.append(dataclasses.replace(op, ins=ins, outs=[out]))
-            total = out
+            of, total = op.outs[0], out
         axes = [d for d in self.op.params["axes"] if d != gone]
         axes = tuple(d - (gone is not None and d > gone) for d in axes)
         params = {**self.op.params, "axes": axes}
         return [*ops, dataclasses.replace(self.op, ins=[total], params=params)]
-
-    def _flows(self, one: Op) -> Atom:
-        index = self.between.index(one)
-        return self.between[index - 1].outs[0] if index else self.of
 
 
 def sums_in(body: Body) -> Iterable[Summed]:
@@ -143,7 +115,7 @@ def _adding(loop: Scan, index: int, like: Op) -> tuple[list[Op], Var]:
     """Return the loop with one more carried value to which every step adds its result."""
     step = loop.body.outs[index]
     shape = loop.outs[index].shape[1:]
-    carry, summed, total = (like_of(loop.outs[index], shape) for _ in range(3))
+    carry, summed, total = (var_like(loop.outs[index], shape) for _ in range(3))
     zeros, start = zeros_of(like, total)
     first, second = loop.consts, loop.consts + loop.carry
     inner = Body(
@@ -151,7 +123,7 @@ def _adding(loop: Scan, index: int, like: Op) -> tuple[list[Op], Var]:
         [*loop.body.ops, made_leaf(like, "add", [carry, step], summed)],
         [*loop.body.outs[: loop.carry], summed],
     )
-    carried = [like_of(out) for out in loop.outs[: loop.carry]]
+    carried = [twin(out) for out in loop.outs[: loop.carry]]
     new_loop = dataclasses.replace(
         loop,
         ins=[*loop.ins[:second], start, *loop.ins[second:]],

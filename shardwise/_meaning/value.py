@@ -257,15 +257,27 @@ def owing(v: Value, axis: Axis) -> Value:
         return v.having((T.tidy(v.coef * axis.size), v.term), owed=owed)
     if any(kind != "sum" for _, kind in v.owed):
         raise Unknown("a sum over devices of a maximum or minimum that is still owed", v.debts)
+    v = combined_over(v, axis, "sum")
+    return v.having(v.scaled, owed=owed)
+
+
+def combined_over(v: Value, axis: Axis, kind: str) -> Value:
+    """Return the sum, maximum or minimum of the devices' values along an axis."""
     v = hide(v, axis)
-    dim = v.hidden.index(axis)
     hidden = tuple(a for a in v.hidden if a != axis)
-    return v.having(T.reduce("sum", v.scaled, [dim]), hidden=hidden, owed=owed)
+    return v.having(T.reduce(kind, v.scaled, [v.hidden.index(axis)]), hidden=hidden)
 
 
 def whole_along(v: Value, dims: Iterable[int]) -> Value:
     """Hide the axes that cut these dimensions, so that each device has them whole."""
     return with_hidden(v, sorted(axes_in(v.dims[d] for d in dims)))
+
+
+def part_of(v: Value, d: int, start: int, size: int, stride: int = 1) -> Value:
+    """Return a slice along a dimension, which every device needs whole."""
+    v = whole_along(v, [d])
+    part = T.cut(v.scaled, d + len(v.hidden), start, size, stride)
+    return v.having(part, dims=with_dim(v.dims, d, uncut(size)))
 
 
 def thickened(v: Value, d: int) -> Value:

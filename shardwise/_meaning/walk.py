@@ -9,7 +9,7 @@ nothing is equal by accident.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -43,7 +43,6 @@ from . import (  # the rules enter themselves into the table
     windows,  # noqa: F401
 )
 from . import term as T
-from .batches import by_rows
 from .bits import dtype_of
 from .branches import choose_branch
 from .collectives import exchange, join, split
@@ -70,7 +69,7 @@ class Walk(Notes):
     def run(self, body: Body, ins: Sequence[Value]) -> list[Value]:
         """Return the meanings of a body's results."""
         env: dict[Any, Value] = dict(zip(body.ins, ins, strict=True))
-        for op in self.in_order(body):
+        for op in body.ops:
             T.in_time()
             self.count += 1
             values = [self.read(env, atom) for atom in op.ins]
@@ -80,11 +79,6 @@ class Walk(Notes):
                 self.makers[var] = op
             self.remember(op, values, outs)
         return [self.read(env, atom) for atom in body.outs]
-
-    def in_order(self, body: Body) -> Iterator[Op]:
-        """Yield the operations in the form that the rules expect."""
-        for op in body.ops:
-            yield from by_rows(op, self.makers)
 
     def read(self, env: dict[Any, Value], atom: Atom) -> Value:
         """Return the meaning of an operand."""
@@ -106,18 +100,11 @@ class Walk(Notes):
 
     def apply(self, op: Op, ins: list[Value]) -> list[Value]:
         """Return the meanings of an operation's results; results without elements are zero."""
-        if any(0 in var.shape for var in op.outs):
-            return self.empty(op, ins)
-        return self.followed(op, ins)
-
-    def empty(self, op: Op, ins: list[Value]) -> list[Value]:
-        """Return the meanings of results of which some have no elements."""
-        if all(0 in var.shape for var in op.outs):
-            return [whole(T.zero(tuple(var.shape))) for var in op.outs]
-        return [
-            whole(T.zero(tuple(var.shape))) if 0 in var.shape else out
-            for var, out in zip(op.outs, self.followed(op, ins), strict=True)
-        ]
+        empty = [whole(T.zero(tuple(var.shape))) for var in op.outs if 0 in var.shape]
+        if empty and len(empty) == len(op.outs):
+            return empty
+        rows = zip(self.followed(op, ins), op.outs, strict=True)
+        return [whole(T.zero(tuple(var.shape))) if 0 in var.shape else v for v, var in rows]
 
     def followed(self, op: Op, ins: list[Value]) -> list[Value]:
         """Return the meanings by the rules; without one, use `apart` or `opaque`."""
@@ -132,6 +119,9 @@ class Walk(Notes):
         for out, var in zip(outs, op.outs, strict=True):
             assert out.local == tuple(var.shape), (op, out.dims, var.shape)
             assert out.term.shape == (*hidden_sizes(out.hidden), *out.shape), (op, out)
+            cuts = [axis for dim in out.dims for _, axes in dim for axis in axes]
+            apart = {*cuts, *out.hidden, *out.debts}
+            assert len(apart) == len(cuts) + len(out.hidden) + len(out.debts), (op, out)
         return outs
 
     def rule(self, op: Op, ins: list[Value]) -> list[Value]:

@@ -9,18 +9,20 @@ Examples are a convolution with a kernel of size 1, patches of an image, and poo
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from .._program import Leaf
 from . import term as T
 from .algebra import ANY, ORDER, RING
 from .contract import meet, part_ways
-from .elementwise import check_product, not_dropped, only_sums, refuse_debts, share_words
+from .elementwise import check_product, not_dropped, only_sums, refuse_debts
 from .notes import Notes
 from .rules import frozen, rule
 from .value import (
     Dim,
+    Dims,
     Unknown,
     Value,
     axes_in,
@@ -73,6 +75,17 @@ def _after(v: Value, along: dict[int, Window], sizes: Sequence[int]) -> list[Dim
     return dims
 
 
+def _slid(v: Value, windows: Iterable[Window], sizes: Sequence[int]) -> tuple[Value, Dims]:
+    """Return the operand with unaligned dimensions unsplit, and the dimensions after the windows.
+
+    There is a window for each dimension; `sizes` are the local ones after the windows.
+    """
+    along = {d: window for d, window in enumerate(windows) if window != Window(1)}
+    v = _aligned(v, along)
+    after = dict(zip(along, _after(v, along, [sizes[d] for d in along]), strict=True))
+    return v, tuple(after.get(d, dim) for d, dim in enumerate(v.dims))
+
+
 @rule("conv_general_dilated", needs=RING)
 def convolutions(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     """Convolve; aligned dimensions may be split, and input features split alike leave a sum owed.
@@ -81,7 +94,7 @@ def convolutions(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     """
     x, k = ins
     p = op.params
-    debtor = check_product("a convolution", not_dropped(op, ins))
+    owed, born = check_product("a convolution", not_dropped(op, ins))
     (xb, xf, *xs), (ko, ki, *ks), (ob, of, *spots) = (
         p["dimension_numbers"].lhs_spec,
         p["dimension_numbers"].rhs_spec,
@@ -112,8 +125,6 @@ def convolutions(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
         dims[ob] = x.dims[xb]
     for d, dim in zip(spots, _after(x, along, [shape[d] for d in spots]), strict=True):
         dims[d] = dim
-    if debtor is not None and debtor.debts & (over | axes_in(dims) | set(hidden)):
-        raise Unknown(f"a convolution of {share_words(debtor.debts)}", debtor.debts)
     whole = whole_shape(dims, hidden)
     options = {**p, "feature_group_count": groups or p["feature_group_count"]}
     params = frozen({key: str(value) for key, value in options.items() if key not in DEVICE})
@@ -121,9 +132,9 @@ def convolutions(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     if not x.coef or not k.coef:
         return [Value(*T.zero(whole), tuple(dims), tuple(hidden))]
     term = T.make("conv", params, ((1, x.term), (1, k.term)), whole)
-    owed = (debtor.owed if debtor is not None else frozenset()) | {(a, "sum") for a in over}
-    born = op if over else debtor.born if debtor is not None else None
-    return [Value(T.tidy(x.coef * k.coef), term, tuple(dims), tuple(hidden), owed, born)]
+    owed |= {(axis, "sum") for axis in over}
+    scaled = T.tidy(x.coef * k.coef), term
+    return [Value(*scaled, tuple(dims), tuple(hidden), owed, op if over else born)]
 
 
 DEVICE = ("lhs_shape", "rhs_shape", "preferred_element_type", "precision")
@@ -138,16 +149,11 @@ def _groups(p: dict, x: Dim, out: Dim, inner: Dim) -> int | None:
     if p["batch_group_count"] != 1:
         return None
     local = p["feature_group_count"]
-    if local == 1 and not axes_in([inner]) and len(x) == len(out) == 1 and x[0][1] == out[0][1]:
-        # Each device has one group: the kernel's input features determine how many there are.
-        count = math.prod(axis.size for axis in x[0][1])
-        if count > 1 and whole_size(x) == count * whole_size(inner):
-            return count
-    if local == 1:
-        return 1
     if axes_in([inner]) or len(x) != 1 or len(out) != 1 or x[0][1] != out[0][1]:
-        return local if not axes_in([x, out, inner]) else None
-    return local * math.prod(axis.size for axis in x[0][1])
+        return local if local == 1 or not axes_in([x, out, inner]) else None
+    count = math.prod(axis.size for axis in x[0][1])
+    # If each device has one group, the kernel's input features determine how many there are.
+    return local * count if local > 1 or whole_size(x) == count * whole_size(inner) else 1
 
 
 @rule("reduce_window_sum", needs=RING)
@@ -163,11 +169,7 @@ def windows(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     p = op.params
     settings = ("window_strides", "padding", "base_dilation", "window_dilation")
     slides = zip(p["window_dimensions"], *(p[name] for name in settings), strict=True)
-    by_dim = {d: Window(*slide) for d, slide in enumerate(slides)}
-    along = {d: window for d, window in by_dim.items() if window != Window(1)}
-    v = _aligned(v, along)
-    after = dict(zip(along, _after(v, along, [op.outs[0].shape[d] for d in along]), strict=True))
-    dims = tuple(after.get(d, dim) for d, dim in enumerate(v.dims))
+    v, dims = _slid(v, itertools.starmap(Window, slides), op.outs[0].shape)
     params = frozen({key: str(value) for key, value in p.items()})
     shape = whole_shape(dims, v.hidden)
     if op.name == "reduce_window_sum":
@@ -187,11 +189,8 @@ def backward_windows(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     only_sums(op.name, source)
     p = op.params
     settings = (p["window_dimensions"], p["window_strides"], p["padding"])
-    by_dim = {d: Window(*slide) for d, slide in enumerate(zip(*settings, strict=True))}
-    along = {d: window for d, window in by_dim.items() if window != Window(1)}
-    v = _aligned(v, along)
-    after = dict(zip(along, _after(v, along, [source.local[d] for d in along]), strict=True))
-    source = read_as(source, tuple(after.get(d, dim) for d, dim in enumerate(v.dims)))
+    v, dims = _slid(v, map(Window, *settings), source.local)
+    source = read_as(source, dims)
     hidden = sorted({*source.hidden, *v.hidden})
     if axes_in(v.dims) & {*hidden} or source.debts & v.axes:
         raise Unknown(f"{op.name} of operands that are split in two ways")

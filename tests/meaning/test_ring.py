@@ -13,7 +13,8 @@ from jax import P, lax
 
 import shardwise as sw
 from shardwise._meaning.blocks import Seams
-from shardwise._meaning.softmax import Normal, equal_in_blocks
+from shardwise._meaning.softmax import Normal
+from shardwise._meaning.ways import equal_in_blocks
 
 from ..check.corpus.sequence import right_ring, ring_args
 from .campaign import alike

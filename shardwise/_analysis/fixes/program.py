@@ -56,10 +56,10 @@ class WrongProgram:
         if examined.reading is not None:
             base = ReadProgram(examined.base.traced, ones, examined.reading)
         elif reference is None:
-            base = ReadProgram.of(Tracing(f, ones, *options), ones, args)
+            base = ReadProgram.of(Tracing(f, ones, *options), ones, args).followed()
         else:
             tracing = Tracing(reference, None, static=static, alone=True)
-            base = ReadProgram.of(tracing, ones, args)
+            base = ReadProgram.of(tracing, ones, args).followed()
         return cls(f, args, meshes, options, reference, base, examined)
 
     @property
@@ -88,7 +88,7 @@ class WrongProgram:
             return None
         if misshapen and allowed is not None and not misshapen < allowed:
             return None
-        edited = ReadProgram.of(tracing, mesh, self.args, self.plain)
+        edited = ReadProgram.of(tracing, mesh, self.args, self.plain).followed()
         return None if edited.sites else edited
 
     def apart(self, edited: ReadProgram, gaps: list[list[Gap]]) -> list[list[Gap]]:

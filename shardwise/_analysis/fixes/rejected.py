@@ -48,7 +48,8 @@ def fixed_if_rejected(
         if call is not None:
             ones = one_device(meshes[0])
             right = f if reference is None else reference
-            plain = ReadProgram.of(Tracing(right, ones, *shown.options), ones, shown.args)
+            tracing = Tracing(right, ones, *shown.options)
+            plain = ReadProgram.of(tracing, ones, shown.args).followed()
         program = dataclasses.replace(shown, f=f, plain=plain)
         search = Search(program, examined.verdict.findings, shown)
         result = search.run()

@@ -14,7 +14,7 @@ from typing import Any
 
 from ..._base.errors import name_of
 from ..._meaning import Gap
-from ..._mesh import AbstractMesh, Axis, axes_of, words
+from ..._mesh import AbstractMesh, axes_of, words
 from ..._program import collectives_in, is_sharded
 from ..check import Every, cause, ratios
 from ..compiler.outside import checked_part
@@ -38,14 +38,14 @@ from .reading import ReadProgram, Row
 def decided(row: Row) -> bool:
     """Return whether the meaning alone proves or refutes a result."""
     return not row.waits and all(
-        (gap.kind == "times" and gap.sure) or _lacks(gap, row.passed_on) for gap in row.gaps
+        (gap.kind == "times" and gap.sure) or _lacks(gap, row.program) for gap in row.gaps
     )
 
 
-def _lacks(gap: Gap, passed_on: frozenset[Axis]) -> bool:
+def _lacks(gap: Gap, program: ReadProgram) -> bool:
     """Return whether a returned share cannot be the whole: no device received another's."""
     mistake = gap.mistake
-    return mistake is not None and mistake.returned and not passed_on & {*mistake.axes}
+    return mistake is not None and mistake.returned and not program.passed_on & {*mistake.axes}
 
 
 def _used_as_whole(gap: Gap) -> bool:

@@ -7,7 +7,6 @@ would need more memory or work than a limit; this is found by tracing alone.
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -129,16 +128,12 @@ def _small_meshes(meshes: Sequence[AbstractMesh]) -> list[AbstractMesh]:
     A mistake on many devices may not show on two; and on many devices each may have a single
     element, so that nothing shows.
     """
-    sized = sorted(dict.fromkeys(meshes), key=_devices)
-    few = [mesh for mesh in sized if _devices(mesh) <= FEW]
+    sized = sorted(dict.fromkeys(meshes), key=lambda mesh: mesh.size)
+    few = [mesh for mesh in sized if mesh.size <= FEW]
     if few:
         return list(dict.fromkeys([few[0], few[-1]]))
     least = sized[0]
     return [resized(least, {name: min(size, 2) for name, size in least.shape.items()})]
-
-
-def _devices(mesh: AbstractMesh) -> int:
-    return math.prod(mesh.shape.values())
 
 
 def _outcome(examined: Examined, meshes: Sequence[AbstractMesh], exact: bool) -> Numbers:
@@ -169,8 +164,7 @@ def _example(examined: Examined) -> tuple[set[str], str]:
                 gap = np.abs(wide(got) - wide(want))
             gap = np.where(np.isnan(gap), np.inf, gap)
             if not gap.any():  # the first device has the right value, and others another
-                differ = f"{result.path} differs between devices."
-                return {result.mesh}, differ
+                return {result.mesh}, f"{result.path} differs between devices."
             index = np.unravel_index(int(np.argmax(gap)), got.shape) if got.shape else ()
             place = f"[{', '.join(map(str, map(int, index)))}]" if index else ""
             here, there = _number(got[index]), _number(want[index])

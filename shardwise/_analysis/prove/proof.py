@@ -64,7 +64,8 @@ class Proof:
 
     def __str__(self) -> str:
         head = "\n".join([self._head(), self.checked] if self.checked else [self._head()])
-        return "\n\n".join([head, *map(str, told_once(self.findings)), *self._tail()])
+        tail = [self.numbers] if self.numbers else []
+        return "\n\n".join([head, *map(str, told_once(self.findings)), *tail])
 
     def __repr__(self) -> str:
         return str(self)
@@ -101,16 +102,14 @@ class Proof:
         name = self.name or "the program"
         counts = collections.Counter(result.status for result in self.results)
         kinds = ", ".join(f"{counts[kind]} {kind}" for kind in COLORS if counts[kind])
-        results = _plural(len({result.path for result in self.results}))
+        count = len({result.path for result in self.results})
+        results = f"{count} result{'s' * (count != 1)}"
         if len(self.meshes) > 1:
             kinds = f"all {next(iter(counts))}" if len(counts) == 1 else kinds
             results += f" on {len(self.meshes)} meshes"
         results += f": {kinds}" if kinds else ""
         quiet = f" ({counted(self.silenced)})" if self.silenced else ""
         return f"{name}: {parts}, against {self.against} ({results}){quiet}"
-
-    def _tail(self) -> list[str]:
-        return [self.numbers] if self.numbers else []
 
     def to_dict(self) -> dict[str, Any]:
         """Return the proof as plain data."""
@@ -152,7 +151,3 @@ def _row(result: Result) -> str:
     cells = (result.path, result.mesh, result.status, result.reason)
     style = f' style="color:{color}"'
     return "<tr>" + "".join(f"<td{style}>{html.escape(cell)}</td>" for cell in cells) + "</tr>"
-
-
-def _plural(count: int) -> str:
-    return f"{count} result{'s' * (count != 1)}"

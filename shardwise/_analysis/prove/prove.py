@@ -117,7 +117,7 @@ def _prove(
     itself = reference is None
     base = alone if itself else Tracing(reference, None, static=static, alone=True)
     began = time.monotonic()
-    plain = ReadProgram.traced_from(base, one_mesh, args)
+    plain = ReadProgram.of(base, one_mesh, args)
     seconds = time.monotonic() - began
     every, not_reached = None, ()
     if isinstance(meshes, AnySize):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,7 +16,6 @@ from ..._meaning import (
     Reading,
     has_mistakes,
     late,
-    read_apart,
     same,
     same_in_turns,
     speaks_of,
@@ -38,11 +36,18 @@ class Row:
     """One result on one mesh, and its gaps to the reference."""
 
     path: str
-    mesh: AbstractMesh
+    program: ReadProgram
     gaps: list[Gap]
-    waits: bool
-    passed_on: frozenset[Axis]
-    """The axes along which parts are passed from device to device."""
+
+    @property
+    def mesh(self) -> AbstractMesh:
+        """The mesh."""
+        return self.program.mesh
+
+    @property
+    def waits(self) -> bool:
+        """Whether the program may wait forever."""
+        return bool(self.program.sites)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -56,17 +61,6 @@ class ReadProgram:
 
     @classmethod
     def of(
-        cls,
-        tracing: Tracing,
-        mesh: AbstractMesh,
-        args: tuple[Any, ...],
-        beside: ReadProgram | None = None,
-    ) -> ReadProgram:
-        """Trace a function, and read it."""
-        return cls.traced_from(tracing, mesh, args, beside).followed()
-
-    @classmethod
-    def traced_from(
         cls,
         tracing: Tracing,
         mesh: AbstractMesh,
@@ -93,14 +87,15 @@ class ReadProgram:
         return self.traced.program.body
 
     @property
-    def constants(self) -> list[Any]:
-        """The values that the function closes over."""
-        return [*self.reading.constants]
-
-    @property
     def sites(self) -> list[Op]:
         """Operations around collectives that some devices may never reach; none on one device."""
         return [*self.traced.program.watch.sites] if self.mesh.size > 1 else []
+
+    @property
+    def passed_on(self) -> set[Axis]:
+        """The axes along which parts are passed from device to device."""
+        sent = (op for op in collectives_in(self.body.ops) if op.name == "ppermute")
+        return {axis for op in sent for axis in op.axes}
 
     @property
     def operations(self) -> int:
@@ -119,22 +114,12 @@ class ReadProgram:
                 remedy="return the same pytree from both.",
             )
         doing(f"comparing {words(self.mesh)} with one device")
-        paths = self.traced.result_paths
         # The program on one device is the reference itself, also where it cannot be followed.
-        gaps = self.reading.gaps() if self is not plain else [[] for _ in paths]
+        gaps = self.reading.gaps() if self is not plain else [[] for _ in self.body.outs]
         if any(gaps):
             gaps = self.apart(plain, gaps)
-        waits = bool(self.sites)
-        passed_on = frozenset(
-            axis
-            for op in collectives_in(self.body.ops)
-            if op.name == "ppermute"
-            for axis in op.axes
-        )
-        return [
-            Row(path, self.mesh, row_gaps, waits, passed_on)
-            for path, row_gaps in zip(paths, gaps, strict=True)
-        ]
+        rows = zip(self.traced.result_paths, gaps, strict=True)
+        return [Row(path, self, row_gaps) for path, row_gaps in rows]
 
     def apart(self, plain: ReadProgram, gaps: list[list[Gap]]) -> list[list[Gap]]:
         """Compare results that are not proved again, with the devices along one axis kept apart."""
@@ -144,14 +129,14 @@ class ReadProgram:
             if not any(gaps) or axis in followed:
                 continue
             if late():
-                return [_left(old, None) if old else old for old in gaps]
+                return [_left(old, None) for old in gaps]
             doing(f"following each device of {words(self.mesh)} by itself")
             if not entirely:
                 gaps = self._in_turns(plain, gaps, axis, budget)
                 if not any(gaps):
                     return gaps
-            base = read_apart(plain.body, plain.constants, None)
-            reading = base and read_apart(self.body, self.constants, axis, base, entirely)
+            base = plain.reading.apart(None)
+            reading = base and self.reading.apart(axis, base, entirely)
             if base and reading:
                 rows = list(zip(gaps, base.results, reading.results, strict=True))
                 gaps = [
@@ -161,7 +146,7 @@ class ReadProgram:
                 if not any(has_mistakes(reading, got) for got in rest):
                     followed.add(axis)  # keeping more apart would not help
             else:
-                gaps = [_left(old, None) if old else old for old in gaps]
+                gaps = [_left(old, None) for old in gaps]
         return gaps
 
     def _in_turns(
@@ -170,8 +155,8 @@ class ReadProgram:
         """Compare results that are not proved again, by one iteration of every loop."""
         if not any(isinstance(op, Scan) for op in walk(self.body.ops)):
             return gaps
-        base = read_apart(plain.body, plain.constants, None, in_turns=True)
-        reading = base and read_apart(self.body, self.constants, axis, base, in_turns=True)
+        base = plain.reading.apart(None, in_turns=True)
+        reading = base and self.reading.apart(axis, base, in_turns=True)
         if not base or not reading:
             return gaps
         rows = zip(gaps, base.results, reading.results, strict=True)
@@ -179,7 +164,7 @@ class ReadProgram:
 
     def _ways(self) -> Iterator[tuple[Axis | None, bool]]:
         """Yield the axes to keep apart, and whether entirely; first those that the program uses."""
-        if math.prod(self.mesh.shape.values()) == 1:
+        if self.mesh.size == 1:
             yield None, False
             return
         used = [axis for axis in speaks_of(self.body) if axis.size <= FEW]

@@ -41,7 +41,8 @@ def read_each(
             same = itself and mesh == plain.mesh
             with extended(0.0 if programs else ONCE):
                 in_time()
-                programs.append(plain if same else ReadProgram.of(tracing(mesh), mesh, args, plain))
+                new = plain if same else ReadProgram.of(tracing(mesh), mesh, args, plain)
+                programs.append(new if new is plain else new.followed())
     rows = [row for program in programs for row in program.compared(plain)]
     return programs, rows, meshes[len(programs) :]
 
@@ -105,7 +106,8 @@ def read_every(
             continue
         first = itself and mesh.size == 1
         try:
-            programs.append(plain if first else ReadProgram.of(here, mesh, args, plain))
+            new = plain if first else ReadProgram.of(here, mesh, args, plain)
+            programs.append(new if new is plain else new.followed())
         except TooLate:
             return programs, rows, every.without(refused, every.meshes[number:])
         new_rows = programs[-1].compared(plain)

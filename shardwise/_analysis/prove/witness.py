@@ -53,7 +53,7 @@ def affordable(traced: Any, mesh: AbstractMesh) -> bool:
     if sum(1 for _ in walk(body.ops)) > OPERATIONS:
         return False
     try:
-        return _work(body, math.prod(mesh.shape.values())) <= WORK
+        return _work(body, mesh.size) <= WORK
     except Unaffordable:
         return False
 

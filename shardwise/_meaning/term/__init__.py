@@ -9,8 +9,6 @@ uniform dimensions are a `bcast`, reshapes of reshapes are one.
 This is real arithmetic: rounding, overflow, and the order of a sum are not modelled.
 """
 
-from .algebra import FLAT as FLAT
-from .algebra import FOLDED as FOLDED
 from .algebra import NOTHING as NOTHING
 from .algebra import add as add
 from .algebra import constant as constant
@@ -26,13 +24,12 @@ from .node import Scaled as Scaled
 from .node import Shape as Shape
 from .node import Term as Term
 from .node import below as below
+from .node import bottom_up as bottom_up
 from .node import core as core
-from .node import exact as exact
 from .node import is_one as is_one
 from .node import is_uniform as is_uniform
 from .node import make as make
 from .node import not_finite as not_finite
-from .node import number as number
 from .node import over as over
 from .node import symbol as symbol
 from .node import tidy as tidy
@@ -47,7 +44,6 @@ from .operations import operations as operations
 from .parts import concatenate as concatenate
 from .parts import cut as cut
 from .parts import reduce as reduce
-from .spread import Made as Made
 from .spread import bcast as bcast
 from .spread import beside as beside
 from .spread import full as full

@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 import math
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
 from fractions import Fraction
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -18,6 +18,8 @@ Coef = int | Fraction
 Scaled = tuple[Coef, "Term"]
 
 Shape = tuple[int, ...]
+
+V = TypeVar("V")
 
 
 class Term:
@@ -134,3 +136,32 @@ def below(t: Term, seen: set[Term] | None = None) -> Iterator[Term]:
             if kid not in seen:
                 seen.add(kid)
                 stack.append(kid)
+
+
+def operands(t: Term) -> list[Term]:
+    """Return the operands without their coefficients."""
+    return [kid for _, kid in t.kids]
+
+
+def bottom_up(
+    t: Term,
+    known: MutableMapping[Term, V],
+    compute: Callable[[Term], V],
+    needed: Callable[[Term], Iterable[Term]] = operands,
+) -> V:
+    """Return what `compute` gives for a term, after the operands that it needs.
+
+    `known` has the results so far. An explicit stack stands in for recursion, since terms may be
+    deep.
+    """
+    stack = [t]
+    while stack:
+        top = stack[-1]
+        pending = [] if top in known else [kid for kid in needed(top) if kid not in known]
+        if pending:
+            stack += pending
+            continue
+        stack.pop()
+        if top not in known:
+            known[top] = compute(top)
+    return known[t]

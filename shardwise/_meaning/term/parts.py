@@ -6,10 +6,9 @@ import math
 from collections.abc import Iterable, Sequence
 
 from .algebra import add
-from .node import ONE, Coef, Scaled, Shape, Term, make, over, tidy
+from .node import ONE, Scaled, Shape, Term, make, over, tidy
 from .operations import of
 from .spread import (
-    Made,
     bcast,
     beside,
     full,
@@ -192,11 +191,8 @@ def concatenate(pieces: Sequence[Scaled], d: int, shape: Shape) -> Scaled:
     lead = next((c for c, _ in joined if c), 0)
     if not lead:
         return zero(shape)
-    return beside([d], [(over(c, lead), t) for c, t in joined], shape, _behind(lead, d))
-
-
-def _behind(lead: Coef, d: int) -> Made:
-    return lambda kids, shape, number: (lead, make("concatenate", number(d), kids, shape))
+    kids = [(over(c, lead), t) for c, t in joined]
+    return beside("concatenate", [d], kids, shape, lambda number: number(d), lead)
 
 
 def _neighbours(a: Scaled, b: Scaled, d: int) -> Scaled | None:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from .node import ONE, Scaled, Shape, Term, is_uniform, make, times
+from .node import ONE, Coef, Scaled, Shape, Term, is_uniform, make, times
 
 
 def full(x: Scaled, shape: Shape) -> Scaled:
@@ -64,22 +64,29 @@ def bcast(x: Scaled, shape: Shape, dims: Sequence[int]) -> Scaled:
     return coef, make("bcast", dims, ((1, t),), shape)
 
 
-Made = Callable[[list[Scaled], Shape, Callable[[int], int]], Scaled]
-"""A function that makes a term of operands, its shape, and new numbers of dimensions."""
-
-
-def beside(busy: Iterable[int], kids: Sequence[Scaled], shape: Shape, made: Made) -> Scaled:
+def beside(
+    name: str,
+    busy: Iterable[int],
+    kids: Sequence[Scaled],
+    shape: Shape,
+    params: Callable[[Callable[[int], int]], Any],
+    coef: Coef = 1,
+    also: Sequence[Scaled] = (),
+) -> Scaled:
     """Apply a function along the dimensions `busy` before the broadcast of its operands.
 
     The function leaves the other dimensions unchanged. Where all operands are uniform along them it
     is applied once, so that a device that fills its own rows has the same term as the whole.
+    `params` makes its parameters, given the new numbers of dimensions; `coef` is a factor in front;
+    the operands `also` do not have these dimensions.
     """
     alike = set(range(len(shape))) - set(busy)
     for _, t in kids:
         alike &= uniform_dims(t)
     keep = [d for d in range(len(shape)) if d not in alike]
-    inner = [(coef, strip(t, alike)) for coef, t in kids]
-    return bcast(made(inner, tuple(shape[d] for d in keep), keep.index), shape, keep)
+    inner = [*((c, strip(t, alike)) for c, t in kids), *also]
+    made = make(name, params(keep.index), inner, tuple(shape[d] for d in keep))
+    return bcast((coef, made), shape, keep) if coef else zero(shape)
 
 
 def reshape(x: Scaled, shape: Shape) -> Scaled:
