@@ -774,7 +774,7 @@ class TestAxesThatWereNotVaried:
             "SW502: axis 'data' was only ever 1: what goes wrong along it could not be seen\n"
             '  Remedy: mesh={"data": [1, 2, 4, 8], ...}.'
         ]
-        assert str(verdict).startswith("program: right as far as this could show on")
+        assert str(verdict).startswith("program: passed a weak test on")
 
     def test_an_axis_that_the_program_does_not_use(self):
         verdict = check(split(total), X, mesh={"data": [1, 2], "other": 1})
@@ -841,7 +841,7 @@ def test_empty_results_show_nothing():
     program = split(lambda x: lax.psum(x[:0], "data"))
     verdict = check(program, jnp.arange(8.0), mesh=MESH)
     assert "SW501: every result is empty" in str(verdict)
-    assert "right as far as this could show" in str(verdict)
+    assert "passed a weak test" in str(verdict)
 
 
 def test_arguments_without_elements_are_not_told_to_be_drawn():

@@ -69,7 +69,7 @@ class Verdict:
 
     def head(self, brief: bool = False) -> list[tuple[str, str]]:
         """Return the headline: pairs of a word ("right", "WRONG") and where it applies."""
-        label = "right as far as this could show" if self.limited else "right"
+        label = "passed a weak test" if self.limited else "right"
         label = NOTHING if is_not_sharded(self.findings) else label
         if any(finding.certain for finding in self.silenced):
             label = "right but for what is silenced"
