@@ -36,7 +36,9 @@ from .jaxprs import bind as bind
 from .jaxprs import can_batch as can_batch
 from .jaxprs import cast as cast
 from .jaxprs import constants as constants
+from .jaxprs import equations as equations
 from .jaxprs import evaluate as evaluate
+from .jaxprs import inner_jaxprs as inner_jaxprs
 from .jaxprs import inputs as inputs
 from .jaxprs import is_jaxpr as is_jaxpr
 from .jaxprs import is_key as is_key
