@@ -115,7 +115,7 @@ class ArgumentSpecs:
         assert self.mesh is not None
         shape = jax.typeof(leaf).shape
         rows = split_over(spec)
-        names = [*(name for row in rows for name in row), *_unreduced(spec), *_reduced(spec)]
+        names = [*(name for row in rows for name in row), *spec.unreduced, *spec.reduced]
         problem = rule = remedy = ""
         for name in names:
             if name not in self.mesh.shape:
@@ -195,12 +195,12 @@ class ArgumentSpecs:
         """Return the part of a spec that is part of a type: its Explicit axes."""
         rows = [tuple(n for n in row if n in self.explicit) for row in split_over(spec)]
         entries = [row[0] if len(row) == 1 else row or None for row in rows]
-        reductions = {
-            name: getattr(spec, name) & self.explicit
-            for name in ("unreduced", "reduced")
-            if getattr(spec, name, None)
-        }
-        return PartitionSpec(*entries, *[None] * (rank - len(entries)), **reductions)
+        return PartitionSpec(
+            *entries,
+            *[None] * (rank - len(entries)),
+            unreduced=spec.unreduced & self.explicit,
+            reduced=spec.reduced & self.explicit,
+        )
 
 
 def _specs_in_program(body: Body) -> dict[Any, Placement]:
@@ -287,19 +287,11 @@ def _mesh(specs: Sequence[Spec], mesh: Mesh | AbstractMesh | None) -> AbstractMe
 
 
 def _is_plain(spec: PartitionSpec) -> bool:
-    return not any(split_over(spec)) and not _unreduced(spec) and not _reduced(spec)
-
-
-def _reduced(spec: PartitionSpec) -> frozenset[str]:
-    return getattr(spec, "reduced", frozenset())
-
-
-def _unreduced(spec: PartitionSpec) -> frozenset[str]:
-    return getattr(spec, "unreduced", frozenset())
+    return not (any(split_over(spec)) or spec.unreduced or spec.reduced)
 
 
 def _entries(spec: PartitionSpec) -> Any:
     rows = split_over(spec)
     while rows and not rows[-1]:
         rows.pop()
-    return rows, _unreduced(spec), _reduced(spec)
+    return rows, spec.unreduced, spec.reduced

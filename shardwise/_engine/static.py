@@ -9,7 +9,7 @@ import dataclasses
 import inspect
 import operator
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, SupportsIndex
 
 from .._base.calls import NAMED, parameter_names, parameters_of
 from .._base.errors import ArgumentError, a_type, did_you_mean
@@ -28,8 +28,8 @@ class Static:
         cls, argnums: int | Iterable[int] | None, argnames: str | Iterable[str] | None
     ) -> Static:
         """Convert the arguments of `jax.jit`: one or several, or None."""
-        numbers = _several(argnums, operator.index, "static_argnums")
-        return cls(numbers, _several(argnames, _name_of, "static_argnames"))
+        numbers = map(operator.index, _several(argnums, SupportsIndex, "static_argnums"))
+        return cls(tuple(numbers), _several(argnames, str, "static_argnames"))
 
     def taken_by(self, f: Callable[..., Any]) -> Static:
         """Return the same for another function, which may have other parameters."""
@@ -38,36 +38,24 @@ class Static:
         return dataclasses.replace(self, argnames=names)
 
 
-def _several(value: Any, convert: Callable[[Any], Any], option: str) -> tuple[Any, ...]:
+def _several(value: Any, kind: type, option: str) -> tuple[Any, ...]:
     """Return the entries of an option: one or several of a type, or none."""
     if value is None:
         return ()
     try:
-        return (convert(value),)
+        entries = (value,) if isinstance(value, str) else tuple(value)
     except TypeError:
-        pass
-    try:
-        entries = [*value] if not isinstance(value, str) else [value]
-    except TypeError:
-        entries = [value]
+        entries = (value,)
     for entry in entries:
-        try:
-            convert(entry)
-        except TypeError as error:
+        if not isinstance(entry, kind):
             raise ArgumentError(
                 f"{entry!r} is of type {type(entry).__name__}",
                 where=option,
                 rule="static_argnums are numbers of positional arguments, static_argnames names "
                 "of arguments.",
                 remedy='static_argnums=(1,) or static_argnames=("heads",)',
-            ) from error
-    return tuple(map(convert, entries))
-
-
-def _name_of(value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError(value)
-    return value
+            )
+    return entries
 
 
 @dataclasses.dataclass(frozen=True)

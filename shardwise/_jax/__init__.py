@@ -20,9 +20,7 @@ from .effects import MayDeadlock as MayDeadlock
 from .effects import surface as surface
 from .effects import without_axes as without_axes
 from .equations import Equation as Equation
-from .equations import EquationRun as EquationRun
 from .equations import applying as applying
-from .equations import copies_equations as copies_equations
 from .frames import CollectiveCall as CollectiveCall
 from .frames import axis_named as axis_named
 from .frames import collective_called as collective_called
@@ -38,7 +36,9 @@ from .jaxprs import bind as bind
 from .jaxprs import can_batch as can_batch
 from .jaxprs import cast as cast
 from .jaxprs import constants as constants
+from .jaxprs import equations as equations
 from .jaxprs import evaluate as evaluate
+from .jaxprs import inner_jaxprs as inner_jaxprs
 from .jaxprs import inputs as inputs
 from .jaxprs import is_jaxpr as is_jaxpr
 from .jaxprs import is_key as is_key

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from jax._src.lib.mlir import ir as _ir  # pyright: ignore[reportPrivateImportUs
 from jax.experimental import topologies
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
-from .jaxprs import Open, evaluate, open_jaxpr, primitive_name
+from .jaxprs import Open, equations, evaluate, inner_jaxprs, open_jaxpr, primitive_name
 from .virtual import under
 
 _DeviceList: Any = _client.DeviceList
@@ -255,33 +255,26 @@ def _spec(sharding: Any) -> PartitionSpec | None:
 
 def meshes_in(jaxpr: Any) -> list[Mesh | AbstractMesh]:
     """Return the meshes that a program names, each once, those with devices first."""
-    meshes = dict.fromkeys(_meshes(open_jaxpr(jaxpr)))
+    parts = [part for eqn in equations(jaxpr) for part in _params(eqn)]
+    named = [part.mesh if isinstance(part, NamedSharding) else part for part in parts]
+    meshes = dict.fromkeys(m for m in named if isinstance(m, Mesh | AbstractMesh) and not m.empty)
     return sorted(meshes, key=lambda mesh: isinstance(mesh, AbstractMesh))
-
-
-def _meshes(opened: Open) -> Iterator[Mesh | AbstractMesh]:
-    for eqn in opened.eqns:
-        for value in eqn.params.values():
-            for part in _parts(value):
-                mesh = part.mesh if isinstance(part, NamedSharding) else part
-                if isinstance(mesh, Mesh | AbstractMesh):
-                    yield from () if mesh.empty else (mesh,)
-                elif hasattr(part, "eqns") or hasattr(part, "jaxpr"):
-                    yield from _meshes(open_jaxpr(part))
 
 
 def is_partitioned(jaxpr: Any) -> bool:
     """Return whether constraints or types shard values over axes that are not manual."""
-    for eqn in open_jaxpr(jaxpr).eqns:
-        params = [] if primitive_name(eqn.primitive) == "jit" else [*eqn.params.values()]
-        parts = [part for value in eqn.params.values() for part in _parts(value)]
-        nested = [part for part in parts if hasattr(part, "eqns") or hasattr(part, "jaxpr")]
-        shardings = [part for value in params for part in _parts(value)]
-        if not nested:
+    for eqn in equations(jaxpr):
+        shardings = [] if primitive_name(eqn.primitive) == "jit" else _params(eqn)
+        if not any(True for _ in inner_jaxprs(eqn)):
             shardings += [getattr(atom.aval, "sharding", None) for atom in eqn.invars]
-        if any(map(_is_split, shardings)) or any(map(is_partitioned, nested)):
+        if any(map(_is_split, shardings)):
             return True
     return False
+
+
+def _params(eqn: Any) -> list[Any]:
+    """Return the parameters of an equation, one by one."""
+    return [part for value in eqn.params.values() for part in _parts(value)]
 
 
 def _parts(value: Any) -> Sequence[Any]:

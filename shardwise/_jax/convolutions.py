@@ -22,7 +22,7 @@ import jax.extend.core as jex
 import numpy as np
 from jax import lax
 
-from .jaxprs import bind, open_jaxpr
+from .jaxprs import bind, equations, open_jaxpr
 from .source_lines import same_place
 
 CONVOLUTION = "conv_general_dilated"
@@ -78,10 +78,9 @@ def _features_last(spec: Sequence[int]) -> tuple[int, ...]:
 def are_unordered(jaxpr: Any) -> bool:
     """Return whether a program has a convolution that is not in order."""
     return any(
-        unordered(eqn.params, eqn.invars[1].aval.shape) is not None
-        if eqn.primitive.name == CONVOLUTION
-        else any(map(are_unordered, jex.jaxprs_in_params(eqn.params)))
-        for eqn in open_jaxpr(jaxpr).eqns
+        eqn.primitive.name == CONVOLUTION
+        and unordered(eqn.params, eqn.invars[1].aval.shape) is not None
+        for eqn in equations(jaxpr)
     )
 
 

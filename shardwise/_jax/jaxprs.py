@@ -156,21 +156,32 @@ def is_jaxpr(value: Any) -> bool:
     return isinstance(value, jex.Jaxpr | jex.ClosedJaxpr)
 
 
+def inner_jaxprs(eqn: Any) -> Iterator[Any]:
+    """Yield the jaxprs among the parameters of an equation."""
+    values = list(eqn.params.values())
+    for value in values:
+        if is_jaxpr(value):
+            yield value
+        elif isinstance(value, tuple | list):
+            values += value
+
+
+def equations(jaxpr: Any) -> Iterator[Any]:
+    """Yield the equations of a jaxpr and of every jaxpr inside it, in order."""
+    for eqn in open_jaxpr(jaxpr).eqns:
+        yield eqn
+        for inner in inner_jaxprs(eqn):
+            yield from equations(inner)
+
+
 def constants(jaxpr: Any) -> list[Any]:
     """Return the constants of a jaxpr and of every jaxpr inside it, in the order of the
     equations."""
     opened = open_jaxpr(jaxpr)
     result = list(opened.consts)
     for eqn in opened.eqns:
-        values = [*eqn.params.values(), *eqn.invars]
-        while values:
-            value = values.pop(0)
-            if is_jaxpr(value):
-                result += constants(value)
-            elif isinstance(value, tuple | list):
-                values = [*value, *values]
-            elif isinstance(value, jex.Literal):
-                result.append(value.val)
+        result += [constant for inner in inner_jaxprs(eqn) for constant in constants(inner)]
+        result += [atom.val for atom in eqn.invars if isinstance(atom, jex.Literal)]
     return result
 
 
@@ -194,15 +205,7 @@ def untyped(constant: Any) -> Any:
 
 def shard_maps_in(jaxpr: Any) -> Iterator[Any]:
     """Yield the equations of all `shard_map`s, in order."""
-    for eqn in open_jaxpr(jaxpr).eqns:
-        if primitive_name(eqn.primitive) == "shard_map":
-            yield eqn
-        values = list(eqn.params.values())
-        for value in values:
-            if is_jaxpr(value):
-                yield from shard_maps_in(value)
-            elif isinstance(value, tuple | list):
-                values += value
+    return (eqn for eqn in equations(jaxpr) if primitive_name(eqn.primitive) == "shard_map")
 
 
 def specs_in(jaxpr: Any) -> list[Any]:

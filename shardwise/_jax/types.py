@@ -18,6 +18,8 @@ from jax.core import ShapedArray, Tracer
 from jax.interpreters import ad
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
+from .jaxprs import outside_traces
+
 
 def unreduced_axes(aval: Any) -> frozenset[str]:
     """Return the axes of an explicit mesh over which a reduction is pending."""
@@ -88,31 +90,13 @@ def _sharding(aval: Any, spec: PartitionSpec) -> NamedSharding:
 
 def gathered(x: Any) -> Any:
     """Return the value of an array on several devices; pending reductions are computed."""
-    names = unreduced_axes(jax.typeof(x))
     if jax.numpy.issubdtype(x.dtype, jax.dtypes.extended):  # random keys
         first = min(x.devices(), key=lambda device: device.id)
         return jax.device_put(x, jax.sharding.SingleDeviceSharding(first))
-    if not names:
-        return np.asarray(x)
-    combine = {"sum": np.add, "max": np.maximum, "min": np.minimum}[reduction_kind(jax.typeof(x))]
-    total = np.zeros(x.shape, x.dtype)
-    mesh = x.sharding.mesh
-    shares: dict[Any, Any] = {}
-    axes = [i for i, name in enumerate(mesh.axis_names) if name in names]
-    spec = PartitionSpec(*x.sharding.spec.partitions)
-    parts = jax.sharding.NamedSharding(mesh, spec).devices_indices_map(x.shape)
-    positions = {device: position for position, device in np.ndenumerate(mesh.devices)}
-    for shard in x.addressable_shards:
-        position = positions[shard.device]
-        shares.setdefault(tuple(position[i] for i in axes), []).append(
-            (parts[shard.device], shard.data)
-        )
-    for number, share in enumerate(shares.values()):
-        term = np.zeros_like(total)
-        for index, data in share:
-            term[index] = np.asarray(data)
-        total = term if number == 0 else combine(total, term)
-    return total
+    if unreduced_axes(jax.typeof(x)):
+        with outside_traces():
+            x = jax.sharding.reshard(x, NamedSharding(x.sharding.mesh, PartitionSpec()))
+    return np.asarray(x)
 
 
 def unplaced(x: Any) -> Any:
@@ -147,8 +131,7 @@ def transpose_linear(
 def is_plain(aval: Any) -> bool:
     """Return whether a type has no sharding."""
     spec = spec_of(aval)
-    reductions = getattr(spec, "unreduced", ()) or getattr(spec, "reduced", ())
-    return not reductions and all(entry is None for entry in spec.partitions)
+    return not (spec.unreduced or spec.reduced) and all(row is None for row in spec.partitions)
 
 
 def struct(x: Any, aval: Any) -> Any:

@@ -183,29 +183,25 @@ def communicates(eqn: Any, name: str, scope: Scope) -> bool:
         return False
     if name in UNSUPPORTED or (eqn.effects and _jax.named_axes(eqn.effects) & set(scope)):
         return True
-    if any(key in eqn.params and _mentions(eqn.params[key], scope) for key in AXIS_PARAMS):
-        return True
-    return any(_jaxpr_communicates(value, scope) for value in eqn.params.values())
+    inside = (nested for inner in _jax.inner_jaxprs(eqn) for nested in _jax.equations(inner))
+    return _names_axes(eqn, scope) or any(
+        _is_collective(nested) or _names_axes(nested, scope) for nested in inside
+    )
 
 
-def _mentions(value: Any, scope: Scope) -> bool:
-    values = value if isinstance(value, tuple | list | frozenset | set) else (value,)
-    return any(isinstance(v, str) and v in scope for v in values)
+def _is_collective(eqn: Any) -> bool:
+    row = of(_jax.primitive_name(eqn.primitive))
+    return row.acts == "collective" or row.remote
 
 
-def _jaxpr_communicates(value: Any, scope: Scope) -> bool:
-    """Return whether a jaxpr inside an unknown primitive (a Pallas kernel) has a collective."""
-    if not _jax.is_jaxpr(value):
-        return False
-    for eqn in _jax.open_jaxpr(value).eqns:
-        name = _jax.primitive_name(eqn.primitive)
-        if of(name).acts == "collective" or of(name).remote:
-            return True
-        if any(_mentions(eqn.params.get(key), scope) for key in AXIS_PARAMS):
-            return True
-        if any(_jaxpr_communicates(inner, scope) for inner in eqn.params.values()):
-            return True
-    return False
+def _names_axes(eqn: Any, scope: Scope) -> bool:
+    """Return whether a parameter names a mesh axis."""
+    values = [eqn.params.get(key) for key in AXIS_PARAMS]
+    names = [v for value in values for v in (value if isinstance(value, COLLECTIONS) else (value,))]
+    return any(isinstance(name, str) and name in scope for name in names)
+
+
+COLLECTIONS = (tuple, list, frozenset, set)
 
 
 def exported(program: Any, where: LazyWhere) -> None:

@@ -6,7 +6,6 @@ is plain control flow, and a `cond` stays a real `cond`.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,7 +13,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from ..._mesh import Axis
-from ..._program import Atom, Body, Cond, Op, Scan, Var, While
+from ..._program import Body, Cond, Op, Scan, Var, While
 from ..._program.collectives import widen
 from .context import Context, Env, read
 from .deadlock import Divergence, first_of
@@ -41,15 +40,13 @@ def _scan(op: Scan, ins: list[StackedValue], axes: Axes, cx: Context) -> list[St
     carried = op.outs[: op.carry]
     placements = [_along(value.dims, axes) for value in xs]
     watched = cx.watch.concerns(op.body.ops)
-    inner = dataclasses.replace(cx, pace=cx.pace.within(max(1, op.length)))
-    grown = _pairs(op.body.outs[: op.carry], op.body.ins[op.consts : second])
 
     def step(state: Any, inputs: Any) -> tuple[Any, dict[int, StackedValue]]:
         carry, totals, divergence = state
         number, arrays = inputs
         slices = [stacked(a, placement) for a, placement in zip(arrays, placements, strict=True)]
         ins = [*consts, *_unpack(carry, carried, axes), *slices]
-        outs, new = _run(op.body, ins, axes, inner, grown)
+        outs, new = _run(op.body, ins, axes, cx)
         divergence = first_of([divergence, new]) if watched else None
         rows = dict(enumerate(outs[op.carry :]))
         totals = {k: _add_row(total, rows.pop(k), number) for k, total in totals.items()}
@@ -85,17 +82,16 @@ def _while(op: While, ins: list[StackedValue], axes: Axes, cx: Context) -> list[
     (test,) = op.cond.outs
     batched = isinstance(test, Var) and test.shape != ()
     watched = cx.watch.concerns([op])
-    inner = dataclasses.replace(cx, pace=cx.pace.within(SEVERAL))
 
     def decide(carry: list[Any]) -> tuple[Any, StackedValue, Divergence | None]:
         state = _unpack(carry, op.outs, axes)
-        (decision,), divergence = _run(op.cond, [*cond_consts, *state], axes, inner)
+        (decision,), divergence = _run(op.cond, [*cond_consts, *state], axes, cx)
         go = _any(decision) if batched else decision
         return go.first(), decision, _divergence(op, go, divergence, cx) if watched else None
 
     def body(state: Any) -> Any:
         _, decision, carry, old = state
-        outs, nested = _run(op.body, [*body_consts, *_unpack(carry, op.outs, axes)], axes, inner)
+        outs, nested = _run(op.body, [*body_consts, *_unpack(carry, op.outs, axes)], axes, cx)
         later = _pack(outs, op.outs, axes)
         if batched:
             rows = zip(later, carry, op.outs, strict=True)
@@ -116,10 +112,6 @@ def _while(op: While, ins: list[StackedValue], axes: Axes, cx: Context) -> list[
     )
     _record(cx, divergence)
     return _unpack(carry, op.outs, axes)
-
-
-SEVERAL = 8
-"""The assumed number of iterations of a loop whose length is unknown."""
 
 
 def _any(decision: StackedValue) -> StackedValue:
@@ -157,14 +149,10 @@ def _cond(op: Cond, ins: list[StackedValue], axes: Axes, cx: Context) -> list[St
 
 
 def _run(
-    body: Body,
-    ins: list[StackedValue],
-    axes: Axes,
-    cx: Context,
-    grown: dict[Var, Var] | None = None,
+    body: Body, ins: list[StackedValue], axes: Axes, cx: Context
 ) -> tuple[list[StackedValue], Divergence]:
     """Run a nested list in a separate trace; its divergence is returned as a value."""
-    inner = dataclasses.replace(cx.fresh(), grown=grown or {})
+    inner = cx.fresh()
     env: Env = dict(zip(body.ins, ins, strict=True))
     keep = [atom for atom in body.outs if isinstance(atom, Var)]
     cx.run(body.ops, axes, env, keep, inner)
@@ -179,11 +167,6 @@ def _divergence(
         return inside
     divergence = cx.watch.compare(op, decision, cx.coords)
     return divergence if inside is None else first_of([divergence, inside])
-
-
-def _pairs(outs: Sequence[Atom], ins: Sequence[Var]) -> dict[Var, Var]:
-    """Map the outputs of an iteration to the carried values."""
-    return {out: var for out, var in zip(outs, ins, strict=True) if isinstance(out, Var)}
 
 
 def _record(cx: Context, divergence: Divergence | None) -> None:

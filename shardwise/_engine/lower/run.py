@@ -29,11 +29,10 @@ from .block_sums import sum_block
 from .context import Context, Env, read
 from .control import control
 from .deadlock import Divergence, DivergenceWatch
-from .equation_runs import CopiedRun, split_runs
 from .loop import ShardLoop
 from .machine import on_host
 from .passes import rewritten
-from .plan import BlockSum, Stage, concerned, count_uses, folds, is_grown, outermost, stages
+from .plan import BlockSum, Stage, concerned, count_uses, folds, outermost, stages
 from .recompute import move_between_stages
 from .shards_at_once import Pace, has_equal_columns, is_choosing
 from .switches import is_on
@@ -71,12 +70,8 @@ def run(
     """Run `ops`; afterwards `env` has the values in `keep`."""
     axes = concerned(ops, axes)
     if not axes:
-        for part in split_runs(ops, keep) if not cx.batched and is_on("copy_equations") else [ops]:
-            if isinstance(part, CopiedRun):
-                part.write(env)
-                continue
-            for op in part:
-                _write(op, _evaluate(op, [read(env, atom) for atom in op.ins], (), cx), env)
+        for op in ops:
+            _write(op, _evaluate(op, [read(env, atom) for atom in op.ins], (), cx), env)
         return
     axis = outermost(ops, axes)
     rest = [inner_axis for inner_axis in axes if inner_axis != axis]
@@ -100,8 +95,7 @@ def run(
         folded = folds(stage, axis, inner_ops, uses)
         if inner_ops:
             escaping = _escaping(stage.inside, _less(uses, [fold.op for fold in folded]))
-            grown = {var: cx.grown[var] for var in escaping if is_grown(var, stage, uses, cx.grown)}
-            repeat.loop(ShardLoop(axis, rest, inner_ops, folded, escaping, grown, env, cx))
+            repeat.loop(ShardLoop(axis, rest, inner_ops, folded, escaping, env, cx))
         folded_ops = {id(fold.op) for fold in folded}
         for op in stage.meetings:
             if id(op) not in folded_ops:

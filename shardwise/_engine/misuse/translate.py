@@ -6,7 +6,10 @@ about something else (a shape, a traced value in an `if`), are raised unchanged.
 
 from __future__ import annotations
 
+import inspect
+import itertools
 import re
+import traceback
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
@@ -15,7 +18,7 @@ from ..._base.errors import ShardingError, ShardwiseError, UnsupportedError, did
 from ..._jax import messages
 from ..._mesh import AbstractMesh, Mesh
 from ..._program.collectives import exchange_in_a_batch, no_derivative
-from .error_path import ErrorPath
+from ..._program.where import choose
 
 T = TypeVar("T")
 
@@ -35,8 +38,17 @@ def reading_errors(run: Callable[[], T], mesh: Mesh | AbstractMesh | None) -> T:
         raise translated from error
 
 
-class _Translator(ErrorPath):
+class _Translator:
     """Translates an error, if it is JAX's and about the mesh."""
+
+    def __init__(self, error: Exception, mesh: Mesh | AbstractMesh | None):
+        self.error = error
+        self.frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+        """The frames that the error passed through, innermost last."""
+        self.text = _jax.about_results(self.frames) or text_of(error)
+        self.files = [frame.f_code.co_filename for frame in self.frames]
+        named_mesh = _jax.mesh_named(self.frames) or mesh
+        self.known = () if named_mesh is None else tuple(map(str, named_mesh.axis_names))
 
     def read(self) -> ShardwiseError | None:
         """Return the translated error; None if there is none."""
@@ -76,6 +88,50 @@ class _Translator(ErrorPath):
     ) -> ShardwiseError:
         return kind(problem, where=where or self.where, rule=rule, remedy=remedy)
 
+    # --- where it happened
+
+    @property
+    def inside(self) -> list[str]:
+        """Return the files between the last line outside JAX and the error, innermost first."""
+        return list(itertools.takewhile(_jax.is_own, reversed(self.files)))
+
+    @property
+    def where(self) -> str:
+        """Return the user's line in the traceback, else the one that called shardwise."""
+        stack = [*traceback.extract_stack(), *traceback.extract_tb(self.error.__traceback__)]
+        frames = [
+            _jax.Frame(s.filename, s.lineno or 0, s.name, 0, 0)
+            for s in reversed(stack)
+            if not _jax.is_own(s.filename)
+        ]
+        return str(choose(frames))
+
+    @property
+    def body(self) -> str:
+        """Return where the body of the innermost `shard_map` is defined, if no user line is in the
+        traceback.
+
+        A `shard_map` that is passed directly is called by shardwise: its line is not in the
+        traceback, and the user's line that called shardwise is unrelated.
+        """
+        files = [s.filename for s in traceback.extract_tb(self.error.__traceback__)]
+        if choose([_jax.Frame(file, 1, "", 0, 0) for file in files if not _jax.is_own(file)]).file:
+            return ""
+        bodies = [inspect.unwrap(body) for body in _jax.mapped_functions(self.frames)]
+        codes = [function.__code__ for function in bodies if inspect.isfunction(function)]
+        user_codes = [code for code in codes if not _jax.is_own(code.co_filename)]
+        locations = [
+            _jax.Frame(c.co_filename, c.co_firstlineno, c.co_name, 0, 0) for c in user_codes
+        ]
+        return str(choose(locations[-1:])) if locations else ""
+
+    @property
+    def called(self) -> _jax.CollectiveCall | None:
+        """Return the collective that was called on the last line outside JAX, if any."""
+        return _jax.collective_called(self.frames[len(self.frames) - len(self.inside) :])
+
+    # --- what it means
+
     def _reworded(self) -> ShardwiseError | None:
         """Return the error for a message with a single meaning."""
         in_body, direct = (any(map(_jax.is_shard_map, f)) for f in (self.files, self.inside))
@@ -89,7 +145,7 @@ class _Translator(ErrorPath):
     def _about_the_mesh(self) -> ShardwiseError | None:
         if isinstance(self.error, AssertionError):
             # With check_vma, JAX asserts that the axis of a reduction is bound.
-            axis = self.unbound()
+            axis = _jax.axis_named(self.frames)
             return self._from_the_end() or (None if axis is None else self._no_axis(axis))
         if isinstance(self.error, IndexError):
             return self._of_a_collective()
@@ -214,7 +270,7 @@ class _Translator(ErrorPath):
         )
 
     def _no_axis(self, axis: str) -> ShardwiseError:
-        if axis not in self.known and self.of_a_vmap(axis):
+        if axis not in self.known and axis in _jax.vmap_axes(self.frames):
             return self._error(
                 f"axis {axis!r} is that of a vmap inside the shard_map",
                 "JAX does not support such axes with check_vma.",
