@@ -245,8 +245,8 @@ class CountedOften(Fault):
         prove(biased)
     """
     more = """
-        A bias of zeros hides this from numbers. `sw.check` then says `right as far as this could
-        show`, with this finding as a warning that names the argument that is zero.
+        A bias of zeros hides this from numbers. `sw.check` then says `passed a weak test`, with
+        this finding as a warning that names the argument that is zero.
     """
 
     @classmethod
