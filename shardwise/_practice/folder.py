@@ -87,7 +87,8 @@ class Folder:
             "this is not a practice folder",
             where=str(path),
             rule="A practice folder is made once and then worked in.",
-            remedy="shardwise practice start, then cd practice.",
+            remedy="shardwise practice start, then cd practice. For one file: shardwise practice "
+            "judge NAME FILE.",
         )
 
     # --- files

@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator
 from typing import Any, TextIO
 
-from .exercise import Exercise
+from .exercise import Exercise, listing
 from .folder import about_hints
 from .verdict import Judgement
 from .workshop import Workshop
@@ -226,26 +226,6 @@ class Watch:
         self.screen.line()
         self.screen.line(_fit(KEYS, self.screen.width), "soft")
         self.screen.flush()
-
-
-def listing(
-    exercises: list[Exercise], solved: dict[str, str], at: Exercise | None = None
-) -> list[tuple[str, str]]:
-    """Return the lines of a list of all exercises by topic, with the progress."""
-    lines, topic = [], None
-    for item in exercises:
-        if item.topic != topic:
-            topic = item.topic
-            lines.append((topic, "head"))
-        done = item.name in solved
-        mark = "x" if done else ">" if item is at else " "
-        lines.append(
-            (
-                f"  [{mark}] {item.number:02} {item.name:<30} {item.title}",
-                "right" if done else "",
-            )
-        )
-    return lines
 
 
 def _meshes(exercise: Exercise) -> str:

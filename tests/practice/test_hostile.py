@@ -488,7 +488,7 @@ def test_a_class_is_marked_whatever_its_folders_are(tmp_path, capsys):
 
 
 def test_a_spreadsheet_takes_no_cell_for_a_formula():
-    text = marking.as_csv([{"who": "=1+1", "why": "@x", "line": -3, "file": "a-b"}])
+    text = marking.as_csv({"who": "=1+1", "why": "@x", "line": -3, "file": "a-b"})
     assert text.splitlines()[1] == "'=1+1,'@x,-3,a-b"
 
 
