@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from ._runtime.launch.place import process_number
+from ._runtime.launch.report import process_number
 
 MARKER = (
     "mesh(**axes): run the test on every mesh of these sizes, passed as the fixture 'mesh': "

@@ -214,7 +214,7 @@ def _wait(key: str, of: int, where: str) -> bytes:
 
 def report_progress() -> None:
     """Report stored progress to the launcher: a failure after it does not count as a crash loop."""
-    report.send()
+    report.send("progressed")
 
 
 def _host() -> str:
