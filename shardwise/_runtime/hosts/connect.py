@@ -254,9 +254,9 @@ def _introduce(how: str) -> Connection:
         "clock": time.time(),
         "address": _address(),
     }
-    collected = others.collect(others.dump(facts), "connect")
-    verdict = None if collected is None else _compare([others.load(x) for x in collected])
-    comparison = others.spread_json(verdict, "connect")
+    collected = others.collect(facts, "connect")
+    verdict = None if collected is None else _compare(collected)
+    comparison = others.spread(verdict, "connect")
     if comparison["wrong"]:
         error = ShardwiseError(
             comparison["wrong"][0],

@@ -152,7 +152,7 @@ class Feed:
             f"batch{jax.tree_util.keystr(path)}: {np.asarray(leaf).dtype}{list(leaf.shape[1:])}"
             for path, leaf in jax.tree_util.tree_leaves_with_path(batch)
         ]
-        answers = others.gather_json([rows, len(self._places), kind], "the first batch")
+        answers = others.gather([rows, len(self._places), kind], "the first batch")
         for number, (_, _, structure) in enumerate(answers):
             if structure != answers[0][2]:
                 raise ShardingError(
@@ -216,7 +216,7 @@ def spread(arrays: Any, sharding: NamedSharding) -> Any:
 
 def _refuse_unlike(leaves: list[np.ndarray], arrays: Any, here: list[int]) -> None:
     sums = [zlib.crc32(np.ascontiguousarray(x).tobytes()) for x in leaves]
-    gathered = others.gather_json(sums, "the same arrays")
+    gathered = others.gather(sums, "the same arrays")
     paths = [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(arrays)]
     for number, checksums in enumerate(gathered):
         if len(checksums) != len(gathered[0]):
