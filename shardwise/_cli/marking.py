@@ -211,9 +211,7 @@ def say(judgement: Judgement, output: MarksFormat) -> None:
     else:
         from .._practice.watch import Screen
 
-        screen = Screen(sys.stdout)
-        screen.verdict(judgement)
-        screen.flush()
+        Screen(sys.stdout).verdict(judgement)
 
 
 def exit_code(judgement: Judgement) -> ExitCode:
