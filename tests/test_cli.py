@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import io
 import re
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 from typer.testing import CliRunner
 
 from shardwise import ShardingError, __version__, _cli
 from shardwise._cli import app
 from shardwise._cli.status import ExitCode
-from shardwise._engine.lower.cost import Machine
 
 
 def run(*args: str):
@@ -73,7 +70,6 @@ def test_demo(tmp_path):
     check_traffic(result.output)
     assert "psum" in page.read_text(encoding="utf-8")
     assert "sw.simulate(your_function, mesh=sw.mesh(data=8))(*args)" in result.output
-    assert "What 64 virtual devices cost" not in result.output
 
 
 def test_what_the_demo_proposes_can_be_run():
@@ -84,16 +80,6 @@ def test_what_the_demo_proposes_can_be_run():
         assert command in run("--help").output
         if "/" in argument:
             assert (Path(__file__).parents[1] / argument).exists()
-
-
-def test_what_the_demo_says_of_the_cost(monkeypatch):
-    monkeypatch.setattr(
-        "shardwise._engine.simulate.machine", Machine
-    )  # the choice depends on its speed
-    out = io.StringIO()
-    programs = _cli.demo._load_programs()
-    _cli.demo._show_cost(Console(file=out, width=100), programs, batch=4096, width=128)
-    check_cost(out.getvalue())
 
 
 def check_gradients(shown: str) -> None:
@@ -118,17 +104,6 @@ def check_verdicts(shown: str) -> None:
 def check_deadlock(shown: str) -> None:
     message = shown[shown.index("DeadlockError: ") :]
     assert "psum over 'data', demo_programs.py:" in message
-
-
-def check_cost(shown: str) -> None:
-    number = r" +([\d.]+)"
-    columns = f"{number} ms +│{number} x +│{number} MB +│{number} x"
-    rows = {name: map(float, row) for name, *row in re.findall(rf"│ (.+?) +│{columns}", shown)}
-    assert list(rows) == ["unsharded", "at_once=1", "at_once='auto'"]
-    *_, plain_memory, _ = rows.pop("unsharded")
-    for limit, (*_, memory, ratio) in zip((0.1, 0.25), rows.values(), strict=True):
-        assert memory / plain_memory == pytest.approx(ratio, abs=0.02)
-        assert ratio <= limit
 
 
 def check_traffic(shown: str) -> None:

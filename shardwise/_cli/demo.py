@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,14 +15,13 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 DEVICES = (1, 2, 4, 8)
-VIRTUAL = 64
 MANY = 1024
 
 
 def demo(
     quick: Annotated[
         bool,
-        typer.Option("--quick", help="Only 1 and 8 devices, and no timings: a few seconds."),
+        typer.Option("--quick", help="Only 1 and 8 devices: a few seconds."),
     ] = False,
     page: Annotated[
         Path | None,
@@ -36,8 +35,8 @@ def demo(
     """Show in less than a minute what shardwise is for.
 
     The textbook data-parallel recipe on 1, 2, 4 and 8 virtual devices next to the right one, what
-    check says about both, a deadlock found at once, what the right one would send on 1024 devices,
-    as text and as an HTML page, and what 64 virtual devices cost in time and memory.
+    check says about both, a deadlock found at once, and what the right one would send on 1024
+    devices, as text and as an HTML page.
     """
     refuse_unwritable(page, "--page")
     from rich.console import Console
@@ -50,8 +49,6 @@ def demo(
         _show_check(console, programs, devices)
         _show_deadlock(console, programs)
         _show_traffic(console, programs, page or _temporary_page())
-    if not quick:
-        _show_cost(console, programs, batch=4096, width=512)
     _show_next(console)
 
 
@@ -144,68 +141,6 @@ def _show_deadlock(console: Console, programs: Any) -> None:
         simulate(programs.only_the_first, mesh=mesh(data=4))(jnp.arange(8.0))
     except DeadlockError as error:
         console.print(f"DeadlockError: {error}\n", style="red", markup=False)
-
-
-def _show_cost(console: Console, programs: Any, batch: int, width: int) -> None:
-    from rich.table import Table
-
-    console.rule(f"5. What {VIRTUAL} virtual devices cost")
-    console.print(
-        f"\nA gradient of a perceptron {width} wide, batch {batch}, on this one device: unsharded, "
-        f"and sharded over {VIRTUAL} simulated devices.\n"
-    )
-    table = Table("", "time", "of unsharded", "temporaries", "of unsharded")
-    costs = list(_costs(programs, batch, width))
-    _, plain_seconds, plain_bytes = costs[0]
-    for name, seconds, temporaries in costs:
-        table.add_row(
-            name,
-            f"{seconds * 1e3:.0f} ms",
-            f"{seconds / plain_seconds:.2f} x",
-            "unknown" if temporaries is None else f"{temporaries / 1e6:.1f} MB",
-            f"{temporaries / plain_bytes:.2f} x" if temporaries and plain_bytes else "unknown",
-        )
-    console.print(table)
-    console.print(
-        "at_once=1 takes the least memory: one shard after another, their gradients added up, "
-        "which is gradient accumulation, derived from the program. at_once='auto' takes about the "
-        "time of the unsharded step within a quarter of its temporaries.\n"
-    )
-
-
-def _costs(programs: Any, batch: int, width: int) -> Iterator[tuple[str, float, int | None]]:
-    """Yield name, median seconds and temporary bytes of the unsharded and simulated gradients."""
-    import jax
-
-    from .._engine.simulate import simulate
-    from .._mesh import mesh
-
-    args = jax.device_put(programs.make_problem(batch, width))
-    steps: dict[str, Callable[..., Any]] = {"unsharded": jax.grad(programs.loss)}
-    for at_once in (1, "auto"):
-        name = f"at_once={at_once!r}"
-        steps[name] = simulate(programs.right, mesh=mesh(data=VIRTUAL), at_once=at_once)
-    compiled = {name: jax.jit(step).lower(*args).compile() for name, step in steps.items()}
-    times = _median_seconds(compiled, args)
-    for name, step in compiled.items():
-        stats = step.memory_analysis()
-        yield name, times[name], stats.temp_size_in_bytes if stats else None
-
-
-def _median_seconds(steps: Mapping[str, Callable[..., Any]], args: Any) -> dict[str, float]:
-    """Time the steps in turn, so that other load on the machine affects all of them equally."""
-    import statistics
-    import time
-
-    import jax
-
-    times: dict[str, list[float]] = {name: [] for name in steps}
-    for _ in range(6):
-        for name, step in steps.items():
-            began = time.perf_counter()
-            jax.block_until_ready(step(*args))
-            times[name].append(time.perf_counter() - began)
-    return {name: statistics.median(seconds[1:]) for name, seconds in times.items()}
 
 
 def _temporary_page() -> Path:
