@@ -119,9 +119,7 @@ def _judged(
             raise ShardwiseError("It is a symbolic link: hand in the file itself.")
         return judge.judge_file(exercise, file, seed)
     except Exception as error:  # the other submissions must still be judged
-        kind = "" if isinstance(error, ShardwiseError) else f"{type(error).__name__}: "
-        reason = visible(f"{kind}{error}")
-        return Judgement(exercise.name, exercise.title, visible(str(file)), NOT_RUN, reason=reason)
+        return Judgement.of_failure(exercise, str(file), error)
 
 
 def _why(judgement: Judgement) -> str:

@@ -86,8 +86,8 @@ class Judge:
             judgement = making.judgement()
         except ShardwiseError:
             raise
-        except Exception as error:
-            judgement = making.failed(error)
+        except Exception as error:  # the next file must still be judged
+            judgement = Judgement.of_failure(exercise, making.file, error)
         return dataclasses.replace(judgement, seconds=time.monotonic() - began, seed=seed)
 
 
@@ -300,14 +300,6 @@ class _Making:
         if not 0 < number <= len(lines):
             return None
         return Line(number, visible(_shortened(lines[number - 1].strip(), 200)))
-
-    def failed(self, error: Exception) -> Judgement:
-        """Return the verdict if the judge itself failed, so that the next file is still judged."""
-        reason = (
-            f"The judge failed on this file ({type(error).__name__}: {visible(str(error)[:300])}). "
-            "That is a defect of shardwise: please report it, with the file."
-        )
-        return self._judgement(NOT_RUN, (), reason=reason)
 
     def _judgement(self, status: str, runs: tuple[SolutionRun, ...], **more: Any) -> Judgement:
         printed = next((ran.printed for ran in getattr(self, "ran", ()) if ran.printed), "")
