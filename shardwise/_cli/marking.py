@@ -79,7 +79,7 @@ def judge_all(
             "list has the names.",
         )
     right = 0
-    with Judge(limits(seconds), without=without(unsafe), confirming="always") as judge:
+    with Judge(limits(seconds), without=without(unsafe), confirming=True) as judge:
         judge.sandbox.hide(folder)
         if unsafe:
             warn(judge)

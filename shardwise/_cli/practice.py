@@ -206,10 +206,10 @@ def judge(
             "name the exercise: practice judge NAME in a practice folder, or NAME FILE anywhere."
         )
     if file is not None:
-        folder, confirming = folder_of(file.parent, exercises), "always"
+        folder, confirming = folder_of(file.parent, exercises), True
         exercise = find(folder.exercises if folder else load_all(exercises), name)
     else:
-        folder, confirming = Folder.find(where, exercises), "where possible"
+        folder, confirming = Folder.find(where, exercises), False  # nobody is to be deceived here
         exercise = find(folder.exercises, name)
         file = folder.file(exercise)
         if not file.exists():
@@ -248,7 +248,7 @@ def verify(
     all_of = load_all(exercises)
     chosen = [find(all_of, name) for name in names] if names else all_of
     proofs = []
-    with Judge(limits(seconds), look=not quick, confirming="always") as judge_:
+    with Judge(limits(seconds), look=not quick, confirming=True) as judge_:
         for proof in run(chosen, judge_):
             proofs.append(proof)
             typer.echo(proof)

@@ -18,7 +18,7 @@ class Workshop:
 
     def __init__(self, folder: Folder, limits: Limits | None = None):
         self.folder = folder
-        self.judge = Judge(limits, confirming="never")  # learners have no reason to cheat here
+        self.judge = Judge(limits)
         self.verdicts: dict[str, Judgement] = {}
         self._seen: dict[str, Any] = self._look()
 

@@ -55,7 +55,7 @@ STOPPED = {"too-slow", "too-much-memory", "too-much-output", "ends-the-process",
 @pytest.fixture(scope="module")
 def strict():
     """A judge with a small limit of memory, and time for any machine."""
-    with Judge(PATIENT, look=False, confirming="always") as made:
+    with Judge(PATIENT, look=False, confirming=True) as made:
         yield made
 
 

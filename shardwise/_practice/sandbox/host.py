@@ -20,7 +20,7 @@ from typing import Any
 
 from ..._base.errors import ShardwiseError, require
 from . import wire
-from .runs import PRINTED, Going, Limits, Ran, Stream
+from .runs import Going, Limits, Ran, Stream
 from .walls import ALL, Walls, landlock, seccomp, words
 from .walls.view import ReadablePaths
 
@@ -252,7 +252,7 @@ class Sandbox:
             index,
             len(jobs),
             Stream(answer[0], wire.ANSWER),
-            Stream(printed[0], self.limits.output, PRINTED),
+            Stream(printed[0], self.limits.output),
         )
 
     def _listen(self, going: dict[int, Going], results: dict[int, list[Ran]]) -> None:
