@@ -11,7 +11,7 @@ import functools
 import math
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -86,6 +86,20 @@ def call(function: Callable[..., Any], job: Mapping[str, Any]) -> Any:
 
 def given(arg: Any) -> Any:
     return jax.tree.map(lambda x: jnp.asarray(x) if isinstance(x, np.ndarray) else x, arg)
+
+
+def divided(args: Sequence[Any]) -> tuple[list[Any], Callable[[Iterable[Any]], list[Any]]]:
+    """Return the arguments that JAX traces, and a function that puts such among the others.
+
+    Seeds and counts stay Python numbers.
+    """
+    fixed = {i: arg for i, arg in enumerate(args) if isinstance(arg, int | float | str)}
+
+    def joined(traced: Iterable[Any]) -> list[Any]:
+        rest = iter(traced)
+        return [fixed[i] if i in fixed else next(rest) for i in range(len(args))]
+
+    return [given(arg) for i, arg in enumerate(args) if i not in fixed], joined
 
 
 def real_mesh(sizes: Mapping[str, int]) -> Mesh:
