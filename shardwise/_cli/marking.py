@@ -41,8 +41,9 @@ def folder_of(place: Path, exercises: Path | None) -> Folder | None:
     Exercises are code. A folder with solutions may be somebody else's, so those that it names are
     not loaded unless the user names them too.
     """
+    folder = Folder.above(place)
     source = exercises.resolve() if exercises else None
-    return Folder.find(place) if Folder.above(place) and Folder.source_of(place) == source else None
+    return folder if folder is not None and folder.source == source else None
 
 
 def note(folder: Folder | None, exercise: Exercise, judgement: Judgement) -> str:

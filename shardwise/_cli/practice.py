@@ -80,7 +80,7 @@ def start(
     """
     if folder is None:
         around = Folder.above(Path())
-        folder = Path("practice") if around is None else Path(os.path.relpath(around))
+        folder = Path("practice") if around is None else Path(os.path.relpath(around.path))
     practice_folder, new = Folder.start(folder, exercises)
     kept_count = len(practice_folder.exercises) - len(new)
     count = f"{len(new)} exercise{'s' * (len(new) != 1)}"
