@@ -12,18 +12,22 @@ import itertools
 import numbers
 import os
 import sys
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Sequence
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
-from ._runtime.launch.place import process_number
+from ._base.errors import explain_error
+from ._runtime.launch.report import process_number
 
 MARKER = (
     "mesh(**axes): run the test on every mesh of these sizes, passed as the fixture 'mesh': "
     "@pytest.mark.mesh(data=[1, 2, 4, 8], model=2)."
 )
+
+
+EXAMPLE = "@pytest.mark.mesh(data=[1, 2, 4, 8], model=2)"
 
 
 class _Nowhere(io.TextIOBase):
@@ -47,11 +51,8 @@ def mesh(request: pytest.FixtureRequest) -> Any:
     if not hasattr(request, "param"):
         late = any(request.node.iter_markers("mesh"))
         reason = ": a mark in pytest.param comes too late for it" if late else ""
-        pytest.fail(
-            f"{_place(request.node)}: the fixture 'mesh' has no axis sizes{reason}."
-            "\n  Remedy: @pytest.mark.mesh(data=[1, 2, 4, 8])" + " above the test" * late,
-            pytrace=False,
-        )
+        remedy = "@pytest.mark.mesh(data=[1, 2, 4, 8])" + " above the test" * late
+        _refuse(request.node, f"the fixture 'mesh' has no axis sizes{reason}.", remedy)
     from ._mesh import mesh as make_mesh
 
     return make_mesh(request.param)
@@ -66,10 +67,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "mesh" not in metafunc.fixturenames:
         # A mark on a class or a module may be meant for its other tests.
         if any(mark.name == "mesh" for mark in metafunc.definition.own_markers):
-            _refuse_unused(_place(metafunc.definition))
+            _refuse_unused(metafunc.definition)
     elif marks and not _has_params(metafunc.definition):
         _refuse_ignored_mark(metafunc.definition)
-        meshes = list(_combinations(_axes(marks, _place(metafunc.definition))))
+        axes = _axes(marks, metafunc.definition)
+        meshes = [
+            dict(zip(axes, sizes, strict=True)) for sizes in itertools.product(*axes.values())
+        ]
         ids = ["-".join(f"{name}={size}" for name, size in sizes.items()) for sizes in meshes]
         metafunc.parametrize("mesh", meshes, ids=ids, indirect=True)
 
@@ -87,12 +91,11 @@ def _refuse_ignored_mark(item: Any) -> None:
         return
     code = getattr(definitions[-1].func, "__code__", None)
     place = f" ({os.path.relpath(code.co_filename)}:{code.co_firstlineno})" if code else ""
-    pytest.fail(
-        f"{_place(item)}: the fixture 'mesh' here{place} ignores the meshes of "
-        "@pytest.mark.mesh.\n"
-        "  Remedy: remove the mark, or use its sizes in the fixture: "
+    _refuse(
+        item,
+        f"the fixture 'mesh' here{place} ignores the meshes of @pytest.mark.mesh.",
+        "remove the mark, or use its sizes in the fixture: "
         "def mesh(request): return sw.mesh(**request.param).",
-        pytrace=False,
     )
 
 
@@ -111,24 +114,25 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         whole = isinstance(node, pytest.Item | pytest.Class) or not parts
         marked = any(mark.name == "mesh" for mark in node.own_markers)
         if whole and marked and node.nodeid not in takes:
-            _refuse_unused(_place(item))
+            _refuse_unused(item)
 
 
 TAKES = pytest.StashKey[set[str]]()
 """The tests that take a mesh, and the classes and modules that have such tests."""
 
 
-def _axes(marks: Sequence[pytest.Mark], test: str) -> dict[str, list[int]]:
+def _axes(marks: Sequence[pytest.Mark], test: Any) -> dict[str, list[int]]:
     """Return the sizes of each axis. The closest mark, which comes first, has precedence."""
     axes: dict[str, list[int]] = {}
     for mark in reversed(marks):
         if mark.args or not mark.kwargs:
-            _refuse(test, f"mesh{mark.args!r} names no axes by keywords")
+            _refuse(test, f"mesh{mark.args!r} names no axes by keywords.", EXAMPLE)
         for name, sizes in mark.kwargs.items():
             several = isinstance(sizes, list | tuple | range)
             column = list(sizes) if several else [sizes]
             if not column or not all(map(_is_size, column)):
-                _refuse(test, f"{name}={sizes!r} is not a positive integer or a list of them")
+                what = f"{name}={sizes!r} is not a positive integer or a list of them."
+                _refuse(test, what, EXAMPLE)
             # A repeated size is one mesh, and one test.
             axes[name] = list(dict.fromkeys(int(size) for size in column))
     return axes
@@ -145,23 +149,16 @@ def _place(item: pytest.Item) -> str:
     return f"{item.nodeid} (line {line + 1})" if line is not None else item.nodeid
 
 
-def _refuse_unused(test: str) -> None:
-    pytest.fail(
-        f"{test}: the test does not take the mesh of @pytest.mark.mesh.\n"
-        "  Remedy: name it as an argument, def test_it(mesh), or remove the mark.",
-        pytrace=False,
+def _refuse_unused(item: Any) -> None:
+    _refuse(
+        item,
+        "the test does not take the mesh of @pytest.mark.mesh.",
+        "name it as an argument, def test_it(mesh), or remove the mark.",
     )
 
 
-def _refuse(test: str, what: str) -> None:
-    pytest.fail(
-        f"{test}: {what}.\n  Remedy: @pytest.mark.mesh(data=[1, 2, 4, 8], model=2)", pytrace=False
-    )
-
-
-def _combinations(axes: Mapping[str, Sequence[int]]) -> Iterator[dict[str, int]]:
-    for sizes in itertools.product(*axes.values()):
-        yield dict(zip(axes, sizes, strict=True))
+def _refuse(item: Any, what: str, remedy: str) -> NoReturn:
+    pytest.fail(explain_error(what, where=_place(item), remedy=remedy), pytrace=False)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

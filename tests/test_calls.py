@@ -43,15 +43,18 @@ TOLD = {
     ),
     "no steps": (
         lambda: sw.fit(STEP, STEP.init(jnp.ones(())), [X]),
-        ["sw.fit: steps is missing", "sw.fit(step, state, batches, steps=...)"],
+        ["argument: 'steps'", "sw.fit(step, state, batches, steps=...)"],
     ),
     "no optimizer": (
         lambda: sw.data_parallel(loss),
-        ["sw.data_parallel: optimizer is missing", "Remedy: sw.data_parallel(loss, optimizer)"],
+        [
+            "sw.data_parallel: missing a required argument: 'optimizer'",
+            "Remedy: sw.data_parallel(loss, optimizer)",
+        ],
     ),
     "an optimizer too many": (
         lambda: sw.nnx.data_parallel(loss, optax.sgd(0.1)),
-        ["it is given 2 arguments by position", "step(model, optimizer, batch)"],
+        ["too many positional arguments", "step(model, optimizer, batch)"],
     ),
     "a misspelt name": (
         lambda: sw.check(scaled, X, 1.0, mesh=MESH, refrence=X),
@@ -67,19 +70,19 @@ TOLD = {
     ),
     "a mesh by position": (
         lambda: sw.simulate(scaled, MESH),
-        ["it is given 2 arguments by position", "sw.simulate(f, mesh=mesh)(*args)"],
+        ["too many positional arguments", "sw.simulate(f, mesh=mesh)(*args)"],
     ),
     "given twice": (
         lambda: sw.evaluate(loss, 1.0, X, data=X),
-        ["sw.evaluate: data is given twice, by position and by name", "give data once"],
+        ["sw.evaluate: multiple values for argument 'data'", "sw.evaluate(fn, state, data)"],
     ),
     "a step without a batch": (
         lambda: STEP(STEP.init(jnp.ones(()))),
-        ["step: batch is missing", "Remedy: step(state, batch)"],
+        ["step: missing a required argument: 'batch'", "Remedy: step(state, batch)"],
     ),
     "a method": (
         lambda: sw.explain(scaled, X, 1.0, mesh=MESH).save(),
-        ["report.save: path is missing"],
+        ["report.save: missing a required argument: 'path'"],
     ),
     "a class": (lambda: sw.Mean(X, weight=X), ["sw.Mean:", "did you mean weights=?"]),
     "an option of a case": (

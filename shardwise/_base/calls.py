@@ -97,65 +97,31 @@ def _signature_error(
     f: Any, called: str, remedies: Mapping[str, str], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> ArgumentError:
     """Return the error for a call that does not fit the signature."""
-    parameters = list(inspect.signature(f).parameters.values())
-    if parameters and parameters[0].name == "self":
-        parameters, args = parameters[1:], args[1:]
-    context = parameters, called, remedies, args, kwargs
-    problem, remedy = _unknown(*context) or _count(*context)
-    return ArgumentError(problem, where=called, rule=_rule(parameters), remedy=remedy)
-
-
-def _unknown(
-    takes: Sequence[Kind],
-    called: str,
-    remedies: Mapping[str, str],
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-) -> tuple[str, str] | None:
-    names = [p.name for p in takes if p.kind in NAMED]
-    unknown = [name for name in kwargs if name not in names]
-    if not unknown:
-        return None
-    first = unknown[0]
-    positional = {p.name for p in takes[: len(args)] if p.kind in BY_POSITION}
-    keywords = [name for name in names if name not in positional]
-    spellings = {alias: name for name in keywords for alias in (name, name.replace("_", ""))}
-    matches = difflib.get_close_matches(first.lower(), spellings, n=1)
-    if first in remedies:
-        remedy = remedies[first]
-    elif matches:
-        remedy = f"did you mean {spellings[matches[0]]}=?"
-    elif any(p.kind is Kind.VAR_POSITIONAL for p in takes):
-        remedy = f"bind it to the function first: {called}(functools.partial(f, {first}=...), ...)"
+    takes = list(inspect.signature(f).parameters.values())
+    if takes and takes[0].name == "self":
+        takes, args = takes[1:], args[1:]
+    known = {p.name for p in takes if p.kind in NAMED}
+    unknown = [name for name in kwargs if name not in known]
+    if unknown:
+        problem = f"there is no argument {', '.join(f'{name}=' for name in unknown)}"
+        remedy = remedies.get(unknown[0]) or _instead_of(unknown[0], takes, called, len(args))
     else:
-        remedy = f"leave it out: {_example(takes, called)}"
-    return f"there is no argument {', '.join(f'{name}=' for name in unknown)}", remedy
+        problem = _refusal(takes, args, kwargs)
+        too_many = problem.startswith("too many")
+        remedy = (too_many and remedies.get("more")) or _example(takes, called)
+    return ArgumentError(problem, where=called, rule=_rule(takes), remedy=remedy)
 
 
-def _count(
-    takes: Sequence[Kind],
-    called: str,
-    remedies: Mapping[str, str],
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-) -> tuple[str, str]:
-    positional = [p for p in takes if p.kind in BY_POSITION]
-    repeated = [p.name for p in positional[: len(args)] if p.name in kwargs]
-    if repeated:
-        return f"{repeated[0]} is given twice, by position and by name", f"give {repeated[0]} once."
-    missing = [
-        p.name
-        for p in [
-            *positional[len(args) :],
-            *(p for p in takes if p.kind is ONLY),
-        ]
-        if p.default is Kind.empty and p.name not in kwargs
-    ]
-    if missing:
-        verb = "are" if len(missing) > 1 else "is"
-        return f"{', '.join(missing)} {verb} missing", _example(takes, called)
-    count = f"{len(args)} argument{'s' * (len(args) != 1)} by position"
-    return f"it is given {count}", remedies.get("more") or _example(takes, called)
+def _instead_of(name: str, takes: Sequence[Kind], called: str, given: int) -> str:
+    """Return the remedy for an unknown keyword beside this many arguments by position."""
+    positional = {p.name for p in takes[:given] if p.kind in BY_POSITION}
+    keywords = [p.name for p in takes if p.kind in NAMED and p.name not in positional]
+    spellings = {alias: name for name in keywords for alias in (name, name.replace("_", ""))}
+    if matches := difflib.get_close_matches(name.lower(), spellings, n=1):
+        return f"did you mean {spellings[matches[0]]}=?"
+    if any(p.kind is Kind.VAR_POSITIONAL for p in takes):
+        return f"bind it to the function first: {called}(functools.partial(f, {name}=...), ...)"
+    return f"leave it out: {_example(takes, called)}"
 
 
 def _rule(takes: Sequence[Kind]) -> str:
@@ -232,10 +198,13 @@ def binds(
 ) -> str:
     """Return why a function cannot be called with these arguments; "" if it can, or if unknown."""
     takes = parameters_of(f)
-    if takes is None:
-        return ""
+    return "" if takes is None else _refusal(takes, args, kwargs or {})
+
+
+def _refusal(takes: Sequence[Kind], args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+    """Return what Python says about a call that does not fit these parameters; "" if it fits."""
     try:
-        inspect.Signature(takes).bind(*args, **(kwargs or {}))
+        inspect.Signature(takes).bind(*args, **kwargs)
     except TypeError as error:
         return str(error)
     return ""

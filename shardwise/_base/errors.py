@@ -14,6 +14,7 @@ import sys
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 
@@ -124,22 +125,23 @@ def prefix(folder: Path) -> str:
     return os.path.join(folder, "")
 
 
+def _users_frame() -> tuple[FrameType | None, int]:
+    """Return the frame of the user that called shardwise, and how far up it is."""
+    package, frame, level = prefix(Path(__file__).parents[1]), sys._getframe(1), 1
+    while frame is not None and frame.f_code.co_filename.startswith(package):
+        frame, level = frame.f_back, level + 1
+    return frame, level
+
+
 def caller() -> str:
     """Return the user's line that called shardwise, as `train.py:12`; "" if there is none."""
-    package, frame = prefix(Path(__file__).parents[1]), sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename.startswith(package):
-        frame = frame.f_back
-    if frame is None:
-        return ""
-    return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
+    frame, _ = _users_frame()
+    return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}" if frame else ""
 
 
 def warn(message: str, kind: type[Warning] = UserWarning) -> None:
     """Warn at the user's line that called shardwise, however deep the call is."""
-    package, frame, level = prefix(Path(__file__).parents[1]), sys._getframe(1), 2
-    while frame is not None and frame.f_code.co_filename.startswith(package):
-        frame, level = frame.f_back, level + 1
-    warnings.warn(message, kind, stacklevel=level)
+    warnings.warn(message, kind, stacklevel=_users_frame()[1])
 
 
 def require(package: str, what: str) -> None:

@@ -86,7 +86,7 @@ def _cases_of(target: str) -> list[LocatedCase]:
     cases = _cases_in(path.resolve())
     if not cases:
         raise _no_cases(
-            target, sorted({case.module for case in _cases_named_in(_load(path.resolve()))})
+            target, sorted({case.module for case in _cases_named_in(load(path.resolve()))})
         )
     return _named(cases, name, target) if name else cases
 
@@ -189,7 +189,7 @@ def _decorates(tree: ast.AST, sharing: Collection[Path]) -> bool:
 
 def _cases_in(file: Path) -> list[LocatedCase]:
     try:
-        module = _load(file)
+        module = load(file)
     except (Exception, SystemExit) as error:
         return [LocatedCase(file, error=error)]
     cases = [case for case in _cases_named_in(module) if case.module == module.__name__]
@@ -230,7 +230,7 @@ def _hidden(file: Path, module: ModuleType, visible: list[Case]) -> Iterator[Loc
         yield LocatedCase(file, error=ShardwiseError(words))
 
 
-def _load(file: Path) -> ModuleType:
+def load(file: Path) -> ModuleType:
     """Import a file under its usual module name, with its folder on the path."""
     root, name = _module_name(file)
     if str(root) not in sys.path:

@@ -32,9 +32,6 @@ def check(
         bool,
         typer.Option("--all-meshes", help="Run on smaller meshes too where a larger one is wrong."),
     ] = False,
-    watch: Annotated[
-        bool, typer.Option("--watch", help="Check again each time a Python file is saved.")
-    ] = False,
     diff: Annotated[
         bool, typer.Option("--diff", help="Print only the verified fixes, as patches.")
     ] = False,
@@ -52,17 +49,10 @@ def check(
     before it is shown.
     """
     options.refuse_both(quiet, verbose)
-    if sum((diff, apply, no_fix)) > 1 or (watch and (diff or apply)):
-        raise typer.BadParameter("--diff, --fix, --no-fix and --watch exclude each other")
+    if sum((diff, apply, no_fix)) > 1:
+        raise typer.BadParameter("--diff, --fix and --no-fix exclude each other")
     output = options.OutputFormat.DIFF if diff else output
     sizes = None if mesh is None else parse_mesh(mesh)
-    if watch:
-        from .watching import watch_and_check
-
-        named, _ = options.prepare(targets, None)
-        flags = {"--mesh": mesh, "-k": select, "--devices": devices, "-q": quiet, "-v": verbose}
-        flags |= {"--no-fix": no_fix, "--all-meshes": all_meshes}
-        watch_and_check(named, flags, output)
     named, settings = options.prepare(targets, devices)
     command = CommandOptions(named, select, output, quiet, verbose, settings.ignore, apply=apply)
     judge = _check(sizes, not no_fix, all_meshes or settings.all_meshes)

@@ -76,85 +76,49 @@ def _read(file: Path) -> Settings:
         raise _wrong(file, f"it cannot be read: {error}.", "correct the file.") from error
     table = tools.get("shardwise", {}) if isinstance(tools, dict) else tools
     if not isinstance(table, dict):
-        raise _wrong(file, f"it is {_kind(table)}.", f'{TABLE}\npaths = ["src"]')
-    settings: dict[str, Any] = {}
+        raise _wrong(file, f"it is {table!r}.", f'{TABLE}\npaths = ["src"]')
     for name, value in table.items():
         if name not in SETTINGS:
             hint = did_you_mean(name, SETTINGS) or f"there are {', '.join(SETTINGS)}."
             raise _wrong(file, f"there is no setting {name!r}.", hint)
-        settings[name] = SETTINGS[name](file, name, value)
-    return Settings(**settings, file=file)
-
-
-def _strings(file: Path, name: str, value: Any) -> tuple[str, ...]:
-    if not isinstance(value, list) or not all(isinstance(item, str) and item for item in value):
-        raise _wrong(file, f"{name} is {_kind(value)}.", f'{name} = ["...", "..."]')
-    return tuple(value)
-
-
-def _paths(file: Path, name: str, value: Any) -> tuple[str, ...]:
-    return tuple(os.path.relpath(file.parent / path) for path in _strings(file, name, value))
-
-
-def _codes(file: Path, name: str, value: Any) -> tuple[str, ...]:
-    codes = _strings(file, name, value)
-    for code in codes:
+        fits, example = SETTINGS[name]
+        if not fits(value):
+            raise _wrong(file, f"{name} is {value!r}.", f"{name} = {example}")
+    for code in table.get("ignore", ()):
         if fault_of(code) is None:
             near = nearest(code)
             hint = f"did you mean {near!r}?" if near else "shardwise rule lists the codes."
-            raise _wrong(file, f"{name} has {code!r}, which is no code.", hint)
-    return codes
+            raise _wrong(file, f"ignore has {code!r}, which is no code.", hint)
+    paths = tuple(os.path.relpath(file.parent / path) for path in table.get("paths", ()))
+    ignore = tuple(table.get("ignore", ()))
+    return Settings(**{**table, "paths": paths, "ignore": ignore}, file=file)
 
 
-def _devices(file: Path, name: str, value: Any) -> int:
-    if type(value) is not int or value < 1:
-        raise _wrong(file, f"{name} is {value!r}.", f"{name} = 8")
-    return value
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and bool(value)
 
 
-def _switch(file: Path, name: str, value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise _wrong(file, f"{name} is {value!r}.", f"{name} = true")
-    return value
+def _are_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(map(_is_text, value))
 
 
-def _string(file: Path, name: str, value: Any) -> str:
-    if not isinstance(value, str) or not value:
-        raise _wrong(file, f"{name} is {_kind(value)}.", f'{name} = "h200-node"')
-    return value
+def _are_bounds(value: Any) -> bool:
+    """Return whether a value is a table of numbers, and of tables of numbers."""
+    if not isinstance(value, dict):
+        return False
+    tables = [bound.values() if isinstance(bound, dict) else [bound] for bound in value.values()]
+    return all(type(number) in (int, float) for table in tables for number in table)
 
 
-def _bounds(file: Path, name: str, value: Any) -> dict[str, Any]:
-    numbers = value.values() if isinstance(value, dict) else ()
-    each = [bound for number in numbers for bound in _each(number)]
-    if not isinstance(value, dict) or any(
-        isinstance(bound, bool) or not isinstance(bound, int | float) for bound in each
-    ):
-        example = "{bytes_sent = {data = 1e6}, all_gather = 0}"
-        raise _wrong(file, f"{name} is {_kind(value)}.", f"{name} = {example}")
-    return value
-
-
-def _each(bound: Any) -> list[Any]:
-    return list(bound.values()) if isinstance(bound, dict) else [bound]
-
-
-SETTINGS: dict[str, Callable[[Path, str, Any], Any]] = {
-    "paths": _paths,
-    "ignore": _codes,
-    "devices": _devices,
-    "hardware": _string,
-    "all_meshes": _switch,
-    "expect": _bounds,
+SETTINGS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "paths": (_are_texts, '["...", "..."]'),
+    "ignore": (_are_texts, '["...", "..."]'),
+    "devices": (lambda value: type(value) is int and value > 0, "8"),
+    "hardware": (_is_text, '"h200-node"'),
+    "all_meshes": (lambda value: isinstance(value, bool), "true"),
+    "expect": (_are_bounds, "{bytes_sent = {data = 1e6}, all_gather = 0}"),
 }
-"""Each setting, and the function that reads it."""
-
-
-def _kind(value: Any) -> str:
-    if isinstance(value, list):
-        return f"a list with {value!r} in it" if value else "an empty list"
-    names = {str: "a string", int: "a number", float: "a number", bool: "a truth value"}
-    return f"{names.get(type(value), 'a table')} ({value!r})"
+"""Each setting: whether a value fits it, and an example."""
 
 
 def _wrong(file: Path, what: str, remedy: str) -> ShardwiseError:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import difflib
 import importlib
-import importlib.util
 import json
 import math
+import operator
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -24,6 +24,7 @@ from .._base.errors import (
     notes_of,
     text_of,
 )
+from .cases import load
 from .files import refuse_unwritable
 from .report import last_line
 
@@ -74,32 +75,23 @@ def evaluate(
     arrays = load_data(data)
     if journal is not None:
         refuse_unwritable(journal, "--journal")
-    with _reporting_errors(function, "importing it", IMPORTING, verbose):
+    with _reporting_errors(function, "importing it", verbose):
         fn = find(function, callable)
     if not callable(fn):
         raise _not_found(function, f"{type(fn).__name__} is not a function.")
-    with _reporting_errors(state or "", "making the state", MAKING, verbose):
+    with _reporting_errors(state or "", "making the state", verbose):
         state_object: Any = None if state is None else find(state, option="--state ")
         state_value = state_object() if _makes_state(state_object) else state_object
     from .._runtime.evaluate import evaluate as run
 
-    with _reporting_errors(function, "evaluating it", EVALUATING, verbose), _interrupts(journal):
+    with _reporting_errors(function, "evaluating it", verbose), _interrupts(journal):
         result = run(fn, state_value, arrays, batch=batch, journal=journal, progress=progress)
     if me.first:
         typer.echo(json.dumps(_strict(result.to_dict())) if as_json else str(result))
 
 
-IMPORTING = "the file is run from the top first: python, and its name, runs it alone"
-MAKING = "it is called without arguments: call it so in Python"
-EVALUATING = (
-    "it is called with the state and a batch of the data, padded to the size of a step and traced: "
-    "jax.jit(f)(state, batch) in Python does the same"
-)
-"""How to reproduce the error."""
-
-
 @contextlib.contextmanager
-def _reporting_errors(name: str, doing: str, alone: str, verbose: bool) -> Iterator[None]:
+def _reporting_errors(name: str, doing: str, verbose: bool) -> Iterator[None]:
     """Raise errors of the user's code with their line; errors without such a line unchanged."""
     try:
         yield
@@ -110,7 +102,7 @@ def _reporting_errors(name: str, doing: str, alone: str, verbose: bool) -> Itera
         if verbose or not line:
             raise
         problem = f"{doing} raised {type(error).__name__}: {text_of(error)}".removesuffix(": ")
-        remedy = f"{alone}. --verbose shows the whole traceback."
+        remedy = "--verbose shows the whole traceback."
         notes = notes_of(error, "shardwise.evaluate: ")
         what = "\n  ".join([problem, *line.splitlines(), *notes])
         raise ShardwiseError(what, where=name, remedy=remedy) from error
@@ -150,29 +142,27 @@ def find(name: str, fits: Callable[[Any], bool] = lambda _: True, option: str = 
 
     Args:
         name: The argument.
-        wanted: Whether an object may be suggested, if there is none with this name.
+        fits: Whether an object may be suggested, if there is none with this name.
         option: The option of the argument, with a trailing space; empty for the function.
     """
     place, _, attribute = name.rpartition(":")
     typed = f"{option}{name}"
     if not place or not attribute:
         raise _not_found(typed, "it is not of the form MODULE:NAME.")
-    module = _load_file(Path(place), typed) if place.endswith(".py") else _load_module(place, typed)
-    value: Any = module
-    for part in attribute.split("."):
-        if not hasattr(value, part):
-            raise _not_found(typed, f"{place} has no {attribute!r}.", _candidates(module, fits))
-        value = getattr(value, part)
-    return value
-
-
-def _candidates(module: ModuleType, fits: Callable[[Any], bool]) -> list[str]:
-    """Return names to suggest, without imported modules."""
-    every = vars(module).items()
-    return [name for name, x in every if fits(x) and not isinstance(x, ModuleType)]
+    module = _load_module(place, typed)
+    try:
+        return operator.attrgetter(attribute)(module)
+    except AttributeError:
+        every = vars(module).items()
+        known = [key for key, x in every if fits(x) and not isinstance(x, ModuleType)]
+        raise _not_found(typed, f"{place} has no {attribute!r}.", known) from None
 
 
 def _load_module(place: str, name: str) -> ModuleType:
+    if place.endswith(".py"):
+        if not Path(place).is_file():
+            raise _not_found(name, f"there is no file {place!r}.")
+        return load(Path(place).resolve())
     sys.path.insert(0, "")  # as `python -m` does
     try:
         return importlib.import_module(place)
@@ -182,18 +172,6 @@ def _load_module(place: str, name: str) -> ModuleType:
         raise _not_found(name, f"there is no module {place!r} here.") from error
     finally:
         sys.path.remove("")
-
-
-def _load_file(path: Path, name: str) -> ModuleType:
-    if not path.is_file():
-        raise _not_found(name, f"there is no file {str(path)!r}.")
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules.setdefault(path.stem, module)  # dataclasses and pickle look up their module
-    spec.loader.exec_module(module)
-    return module
 
 
 def _makes_state(value: Any) -> bool:
@@ -239,16 +217,12 @@ def _load(path: str) -> Any:
 
 
 def _no_file(path: str) -> ShardingError:
-    folder = Path(path).parent
-    there = sorted(file.name for file in folder.glob("*.npy")) if folder.is_dir() else []
-    stems = [name.removesuffix(".npy") for name in there]  # it is in all of them
-    near = difflib.get_close_matches(Path(path).name.removesuffix(".npy"), stems, n=1)
+    there = {file.stem: file.name for file in sorted(Path(path).parent.glob("*.npy"))}
+    near = difflib.get_close_matches(Path(path).stem, there, n=1)
     remedy = "name a .npy file that is there, as np.save writes it."
     if there:
-        shown = ", ".join(there[:8]) + (f" and {len(there) - 8} more" if there[8:] else "")
-        remedy = f"did you mean {folder / near[0]}.npy?" if near else f"there are {shown}."
-    elif not folder.is_dir():
-        remedy = f"there is no folder {str(folder)!r} either: check the path."
+        shown = ", ".join([*there.values()][:8])
+        remedy = f"did you mean {there[near[0]]}?" if near else f"there are {shown}."
     return ShardingError("there is no such file", where=f"--data {path}", remedy=remedy)
 
 

@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 import shlex
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from .._base.doing import telling
 from .._base.errors import ShardwiseError
 from . import files, options
-from .cases import LocatedCase, find_cases, program_of
+from .cases import program_of
 from .report import CaseOutcome, full_text
-from .running import console, path_as_it_was
+from .running import attempt, console, import_cases, one_case_for_files, path_as_it_was
 from .status import ExitCode
 
 if TYPE_CHECKING:
+    from .._analysis.check import Case
     from .._analysis.explain import Report
 
 Mesh = Mapping[str, int]
@@ -106,56 +104,94 @@ def explain(
     files.refuse_unwritable(page, "--html")
     files.refuse_unwritable(trace, "--trace")
     named, settings = options.prepare(targets, devices)
-    machine = hardware or settings.hardware or (MACHINE if trace is not None else None)
     bounds = parse_bounds(expect) if expect else dict(settings.expect)
-    compiling = "auto" if compile is None else compile
-    chosen = ExplainOptions(sizes, other_mesh, machine, compiling, old, bounds, suggest, platform)
-    with path_as_it_was(), contextlib.redirect_stdout(sys.stderr):
-        with telling("importing"):
-            cases = find_cases(named)
-        one_case_for_files("explain", cases, page, trace)
-        arguments = {"--mesh": mesh, "--against": against, "--hardware": hardware, "--html": page}
-        arguments["--expect"] = ",".join(expect) if expect else None
-        command = _command(targets or [], {**arguments, "--trace": trace, "--devices": devices})
-        outcomes = [_explain(case, chosen, command, judged=page is not None) for case in cases]
-    if output is options.Printed.JSON:
-        typer.echo(json.dumps([outcome.to_dict() for outcome in outcomes], indent=2))
-    else:
-        for outcome in outcomes:
-            outcome.show()
-    for outcome in outcomes:
-        if outcome.report is not None:
-            _write(outcome.report, page, trace)
-    failed = any(outcome.report is None for outcome in outcomes)
-    over = any(outcome.excesses for outcome in outcomes)
-    code = ExitCode.NOT_RUN if failed else ExitCode.WRONG if over else ExitCode.OK
-    raise typer.Exit(code)
+    arguments = {"--mesh": mesh, "--against": against, "--hardware": hardware, "--html": page}
+    arguments["--expect"] = ",".join(expect) if expect else None
+    command = _command(targets or [], {**arguments, "--trace": trace, "--devices": devices})
+    chosen = {
+        "hardware": hardware or settings.hardware or (MACHINE if trace is not None else None),
+        "compile": "auto" if compile is None else compile,
+        "suggest": suggest,
+        "platform": platform,
+    }
 
+    def explained(case: Case) -> Explained:
+        from .._analysis.explain import changes_since, excesses
+        from .._analysis.explain import explain as run
+        from .._mesh import mesh as make_mesh
 
-def one_case_for_files(verb: str, cases: Sequence[LocatedCase], *paths: Path | None) -> None:
-    """Raise if several cases would be written into one file."""
-    if len(cases) > 1 and any(paths):
-        names = ", ".join(case.name for case in cases)
-        raise ShardwiseError(
-            f"there are {len(cases)} cases: {names}",
-            where=str(next(path for path in paths if path)),
-            rule="A file has one case.",
-            remedy=f"name it: shardwise {verb} {cases[0].name}",
+        f, args = program_of(case, case.explain)
+        specs = case.options.get("in_specs")
+
+        def report_on(mesh: Mesh) -> Report:
+            return run(f, *args, mesh=make_mesh(mesh), in_specs=specs, **chosen)
+
+        on = sizes or case.explain_mesh or dict(case.meshes(f, args)[-1].shape)
+        report = dataclasses.replace(report_on(on), command=command)
+        return Explained(
+            report if page is None else _judged(report, f, args, on),
+            None if other_mesh is None else report_on(other_mesh),
+            None if old is None else changes_since(old, report),
+            excesses(report, bounds),
         )
+
+    with path_as_it_was():
+        cases = import_cases(named)
+        one_case_for_files("explain", cases, page, trace)
+        outcomes = [attempt(case, f"explaining {case.name}", explained) for case in cases]
+    if output is options.Printed.JSON:
+        typer.echo(json.dumps([_data(*entry) for entry in outcomes], indent=2))
+    else:
+        for outcome, found in outcomes:
+            _show(outcome, found)
+    for _, found in outcomes:
+        if found is not None:
+            _write(found.report, page, trace)
+    failed = any(found is None for _, found in outcomes)
+    over = any(found.excesses for _, found in outcomes if found is not None)
+    raise typer.Exit(ExitCode.NOT_RUN if failed else ExitCode.WRONG if over else ExitCode.OK)
 
 
 @dataclasses.dataclass(frozen=True)
-class ExplainOptions:
-    """The options for each case."""
+class Explained:
+    """The report of a case."""
 
-    mesh: Mesh | None
-    against: Mesh | None
-    machine: str | None
-    compile: bool | Literal["auto"]
-    old: Path | None
-    bounds: Mapping[str, Any]
-    suggest: bool
-    platform: Platform
+    report: Report
+    beside: Report | None
+    """The report on a second mesh."""
+    changes: Any
+    """The changes since an earlier report, if requested."""
+    excesses: Sequence[Any]
+    """The bounds that are exceeded."""
+
+
+def _data(outcome: CaseOutcome, found: Explained | None) -> dict[str, Any]:
+    case = {key: value for key, value in outcome.to_dict().items() if key != "verdict"}
+    if found is None:
+        return {**case, "report": None, "exceeded": []}
+    data = {**case, "report": found.report.to_dict()}
+    if found.beside is not None:
+        data["comparison"] = found.report.compare(found.beside).to_dict()
+    if found.changes is not None:
+        data["changes"] = found.changes.to_dict()
+    return {**data, "exceeded": [str(excess) for excess in found.excesses]}
+
+
+def _show(outcome: CaseOutcome, found: Explained | None) -> None:
+    """Print the report, the comparison or the changes as text."""
+    if found is None:
+        console().print(full_text(outcome, verbose=False))
+        return
+    if found.beside is not None:
+        typer.echo(found.report.compare(found.beside))
+    elif found.changes is not None:
+        typer.echo(f"{outcome.entry.name}: {found.changes}")
+    else:
+        from .._analysis.explain import show
+
+        show(found.report)
+    for excess in found.excesses:
+        console().print(f"OVER BUDGET: {excess}", style="red", markup=False, highlight=False)
 
 
 def parse_bounds(texts: Sequence[str]) -> dict[str, Any]:
@@ -186,95 +222,12 @@ def _number(text: str) -> float | None:
         return None
 
 
-@dataclasses.dataclass(frozen=True)
-class Explained:
-    """A case with its report and optionally a second one, or with an error."""
-
-    outcome: CaseOutcome
-    report: Report | None = None
-    beside: Report | None = None
-    changes: Any = None
-    """The changes since an earlier report, if requested."""
-    excesses: Sequence[Any] = ()
-    """The bounds that are exceeded."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the same as plain data."""
-        case = {key: value for key, value in self.outcome.to_dict().items() if key != "verdict"}
-        data = {**case, "report": self.report.to_dict() if self.report else None}
-        if self.report and self.beside:
-            data["comparison"] = self.report.compare(self.beside).to_dict()
-        if self.changes is not None:
-            data["changes"] = self.changes.to_dict()
-        data["exceeded"] = [str(excess) for excess in self.excesses]
-        return data
-
-    def show(self) -> None:
-        """Print the report, the comparison or the changes as text."""
-        if self.report is None:
-            console().print(full_text(self.outcome, verbose=False))
-        elif self.beside is not None:
-            typer.echo(self.report.compare(self.beside))
-        elif self.changes is not None:
-            typer.echo(f"{self.outcome.entry.name}: {self.changes}")
-        else:
-            from .._analysis.explain import show
-
-            show(self.report)
-        for excess in self.excesses:
-            console().print(f"OVER BUDGET: {excess}", style="red", markup=False, highlight=False)
-
-
 def _command(targets: Sequence[str], arguments: Mapping[str, Any]) -> str:
     """Return the command line."""
     parts = [
         part for name, value in arguments.items() if value is not None for part in (name, value)
     ]
     return shlex.join(["shardwise", "explain", *targets, *map(str, parts)])
-
-
-def _explain(entry: LocatedCase, chosen: ExplainOptions, command: str, judged: bool) -> Explained:
-    if entry.case is None:
-        return Explained(CaseOutcome(entry, error=entry.error))
-    with telling(f"explaining {entry.name}"):
-        try:
-            return _explained(entry, chosen, command, judged)
-        except (Exception, SystemExit) as error:
-            return Explained(CaseOutcome(entry, error=error))
-
-
-def _explained(entry: LocatedCase, chosen: ExplainOptions, command: str, judged: bool) -> Explained:
-    from .._analysis.explain import changes_since, excesses
-
-    assert entry.case is not None
-    f, args = program_of(entry.case, entry.case.explain)
-    specs = entry.case.options.get("in_specs")
-    mesh = chosen.mesh or entry.case.explain_mesh or dict(entry.case.meshes(f, args)[-1].shape)
-    first = dataclasses.replace(_report(f, args, mesh, chosen, specs), command=command)
-    over = excesses(first, chosen.bounds)
-    changes = None if chosen.old is None else changes_since(chosen.old, first)
-    if judged:
-        first = _judged(first, f, args, mesh)
-    second = None if chosen.against is None else _report(f, args, chosen.against, chosen, specs)
-    return Explained(CaseOutcome(entry), first, second, changes, over)
-
-
-def _report(
-    f: Any, args: Sequence[Any], mesh: Mesh, chosen: ExplainOptions, in_specs: Any
-) -> Report:
-    from .._analysis.explain import explain as run
-    from .._mesh import mesh as make_mesh
-
-    return run(
-        f,
-        *args,
-        mesh=make_mesh(mesh),
-        in_specs=in_specs,
-        hardware=chosen.machine,
-        compile=chosen.compile,
-        suggest=chosen.suggest,
-        platform=chosen.platform,
-    )
 
 
 def _judged(report: Report, f: Any, args: Sequence[Any], mesh: Mesh) -> Report:

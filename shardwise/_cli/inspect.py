@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .._base.doing import telling
 from .._base.errors import ShardwiseError
 from . import files, options
-from .cases import LocatedCase, find_cases, program_of
-from .explain import one_case_for_files
+from .cases import program_of
 from .report import CaseOutcome, full_text
-from .running import console, path_as_it_was
+from .running import attempt, console, import_cases, one_case_for_files, path_as_it_was
 from .status import ExitCode
 
 if TYPE_CHECKING:
+    from .._analysis.check import Case
     from .._analysis.inspect import Inspection
     from .._mesh import AbstractMesh
 
@@ -65,10 +62,13 @@ def inspect(
     files.refuse_unwritable(page, "--html")
     named, _ = options.prepare(targets, devices)
     with path_as_it_was():
-        with contextlib.redirect_stdout(sys.stderr), telling("importing"):
-            cases = find_cases(named)
+        cases = import_cases(named)
         one_case_for_files("inspect", cases, page)
-        inspected = _at([_inspect(case, sizes) for case in cases], line, where)
+        inspected = [
+            attempt(entry, f"inspecting {entry.name}", lambda case: _inspect(case, sizes))
+            for entry in cases
+        ]
+    inspected = _at(inspected, line, where)
     if output is options.Printed.JSON:
         typer.echo(json.dumps({"cases": [_data(*entry) for entry in inspected]}, indent=2))
     for outcome, inspection in inspected:
@@ -83,21 +83,15 @@ def inspect(
     )
 
 
-def _inspect(entry: LocatedCase, mesh: dict[str, int] | None) -> Inspected:
-    if entry.case is None:
-        return CaseOutcome(entry, error=entry.error), None
-    with telling(f"inspecting {entry.name}"), contextlib.redirect_stdout(sys.stderr):
-        from .._analysis.inspect import inspect as run
-        from .._mesh import mesh as make_mesh
+def _inspect(case: Case, mesh: dict[str, int] | None) -> Inspection:
+    from .._analysis.inspect import inspect as run
+    from .._mesh import mesh as make_mesh
 
-        try:
-            f, args = program_of(entry.case)
-            chosen, note = (mesh, "") if mesh else _chosen(entry.case.meshes(f, args))
-            inspection = run(f, *args, mesh=make_mesh(chosen))
-            notes = (*inspection.notes, note) if note else inspection.notes
-            return CaseOutcome(entry), dataclasses.replace(inspection, notes=notes)
-        except (Exception, SystemExit) as error:
-            return CaseOutcome(entry, error=error), None
+    f, args = program_of(case)
+    chosen, note = (mesh, "") if mesh else _chosen(case.meshes(f, args))
+    inspection = run(f, *args, mesh=make_mesh(chosen))
+    notes = (*inspection.notes, note) if note else inspection.notes
+    return dataclasses.replace(inspection, notes=notes)
 
 
 def _at(inspected: list[Inspected], line: str | None, where: str | None) -> list[Inspected]:

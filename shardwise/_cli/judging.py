@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import sys
 import time
 from collections.abc import Callable, Iterable
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
 
-from .._base.doing import doing, telling
+from .._base.doing import doing
 from .._base.errors import ShardwiseError
-from .cases import LocatedCase, find_cases, program_of
+from .cases import LocatedCase, program_of
 from .fixing import apply_fixes, check_again, patches
 from .options import OutputFormat
 from .report import CaseOutcome, as_json, full_text, github_commands, short_lines, summary
-from .running import console, path_as_it_was
+from .running import attempt, console, import_cases, path_as_it_was
 from .sarif import as_sarif
-from .select import parse_expression
+from .select import Matches, parse_expression
 from .silencing import LooksFor, Unused, unused_in
 from .status import ExitCode
+
+if TYPE_CHECKING:
+    from .._analysis.check import Case
 
 Judge = Callable[[Any, Callable[..., Any], tuple[Any, ...]], Any]
 """A function from a case, its function and its arguments to a verdict or a proof."""
@@ -48,24 +49,22 @@ def judge_all(options: CommandOptions, verb: str, judge: Judge, looks_for: Looks
 
     A comment about a fault that this judge does not look for is not reported as unused.
     """
+    show = _printer(options)
     matches = None if options.select is None else parse_expression(options.select)
     with path_as_it_was():
-        cases = _chosen(options.targets, matches, options.select or "")
-        outcomes = _run_all(cases, verb, judge, options, _printer(options))
-    unused: list[Unused] = []
-    if matches is None:
-        unused = unused_in(outcomes, options.targets, looks_for)
+        cases = import_cases(options.targets)
+        cases = cases if matches is None else _selected(cases, matches, options.select or "")
+        outcomes = []
+        for number, entry in enumerate(cases, 1):
+            count = f" ({number} of {len(cases)})" if len(cases) > 1 else ""
+            outcomes.append(_judge(entry, f"{verb} {entry.name}{count}", judge, options))
+            show(outcomes[-1])
+    unused = unused_in(outcomes, options.targets, looks_for) if matches is None else []
     _finish(outcomes, unused, options)
 
 
-def _chosen(
-    targets: list[str], matches: Callable[[str], bool] | None, text: str
-) -> list[LocatedCase]:
-    """Return the cases of files and folders whose names match."""
-    with contextlib.redirect_stdout(sys.stderr), telling("importing"):
-        cases = find_cases(targets)
-    if matches is None:
-        return cases
+def _selected(cases: list[LocatedCase], matches: Matches, text: str) -> list[LocatedCase]:
+    """Return the cases whose names match."""
     names = [f"{c.file.name}:{c.case.name}" if c.case else c.file.name for c in cases]
     chosen = [c for c, name in zip(cases, names, strict=True) if c.error or matches(name)]
     if not chosen:
@@ -73,50 +72,31 @@ def _chosen(
             "no case matches.",
             where=f"-k {text!r}",
             rule=f"Cases: {', '.join(names)}.",
-            remedy=f"-k with a part of one of these names, such as -k {_word(names[0])}.",
+            remedy="-k with a part of one of these names, such as "
+            f"-k {names[0].rpartition(':')[2]}.",
         )
     return chosen
 
 
-def _word(name: str) -> str:
-    return name.rpartition(":")[2]
-
-
-def _run_all(
-    cases: list[LocatedCase],
-    verb: str,
-    judge: Judge,
-    options: CommandOptions,
-    show: Callable[[CaseOutcome], None],
-) -> list[CaseOutcome]:
-    outcomes = []
-    for number, entry in enumerate(cases, 1):
-        # Output of the program goes to standard error: standard output is for the outcome.
-        line = f"{verb} {entry.name}" + (f" ({number} of {len(cases)})" if len(cases) > 1 else "")
-        with telling(line), contextlib.redirect_stdout(sys.stderr):
-            outcome = _run(entry, judge, options)
-        outcomes.append(outcome)
-        show(outcome)
-    return outcomes
-
-
-def _run(entry: LocatedCase, judge: Judge, options: CommandOptions) -> CaseOutcome:
+def _judge(entry: LocatedCase, title: str, judge: Judge, options: CommandOptions) -> CaseOutcome:
     from .._analysis.faults import silencing
 
-    if entry.case is None:
-        return CaseOutcome(entry, error=entry.error)
-    began = time.perf_counter()
-    explained = entry.case.explain if options.explained else None
+    explained = entry.case.explain if options.explained and entry.case else None
     arguments = f"explain={getattr(explained, '__name__', 'a function')}" if explained else ""
-    try:
+
+    def work(case: Case) -> tuple[Any, Any]:
         doing("making its arguments")
-        f, args = program_of(entry.case, explained)
+        f, args = program_of(case, explained)
         with silencing(options.ignore, entry.place):
-            verdict = judge(entry.case, f, args)
-    except (Exception, SystemExit) as error:
-        return CaseOutcome(entry, error=error, arguments=arguments)
+            return f, judge(case, f, args)
+
+    began = time.perf_counter()
+    outcome, judged = attempt(entry, title, work)
+    f, verdict = judged or (None, None)
     seconds = time.perf_counter() - began
-    return CaseOutcome(entry, verdict, seconds=seconds, program=f, arguments=arguments)
+    return dataclasses.replace(
+        outcome, verdict=verdict, seconds=seconds, program=f, arguments=arguments
+    )
 
 
 def _printer(options: CommandOptions) -> Callable[[CaseOutcome], None]:

@@ -9,19 +9,22 @@ import json
 import os
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 from .._base.errors import ShardwiseError
+from .._practice.exercise import Exercise, load_all
+from .._practice.folder import Folder
 from .._practice.text import visible
+from .._practice.verdict import NOT_RUN, Judgement
 from .status import ExitCode
 
 if TYPE_CHECKING:
     from .._practice.judge import Judge
-    from .._practice.verdict import Judgement
+    from .._practice.sandbox.host import Limits
 
 
 class MarksFormat(enum.StrEnum):
@@ -32,19 +35,18 @@ class MarksFormat(enum.StrEnum):
     CSV = "csv"
 
 
-def folder_of(place: Path, exercises: Path | None) -> Any:
+def folder_of(place: Path, exercises: Path | None) -> Folder | None:
     """Return the practice folder at or above a path, if it uses the requested exercises.
 
     Exercises are code. A folder with solutions may be somebody else's, so those that it names are
     not loaded unless the user names them too.
     """
-    from .._practice.folder import Folder
-
+    folder = Folder.above(place)
     source = exercises.resolve() if exercises else None
-    return Folder.find(place) if Folder.above(place) and Folder.source_of(place) == source else None
+    return folder if folder is not None and folder.source == source else None
 
 
-def note(folder: Any, exercise: Any, judgement: Judgement) -> str:
+def note(folder: Folder | None, exercise: Exercise, judgement: Judgement) -> str:
     """Record a verdict in a practice folder, as the watcher does, and return what to do next."""
     if folder is None or not judgement.ok:
         return ""
@@ -64,7 +66,6 @@ def judge_all(
     unsafe: bool = False,
 ) -> None:
     """Mark every solution in a folder and below, and exit."""
-    from .._practice.exercise import load_all
     from .._practice.judge import Judge
 
     progress = folder_of(folder, exercises)
@@ -79,7 +80,7 @@ def judge_all(
             "list has the names.",
         )
     right = 0
-    with Judge(limits(seconds), without=walls(unsafe), confirming="always") as judge:
+    with Judge(limits(seconds), without=without(unsafe), confirming=True) as judge:
         judge.sandbox.hide(folder)
         if unsafe:
             warn(judge)
@@ -103,27 +104,23 @@ def _write_mark(who: str, judgement: Judgement, output: MarksFormat, first: bool
         text = json.dumps({"who": who, **judgement.to_dict()}, indent=2)
         typer.echo(("[\n" if first else ",\n") + textwrap.indent(text, "  "), nl=False)
     elif output is MarksFormat.CSV:
-        typer.echo(as_csv([_row(who, judgement)], head=first), nl=False)
+        typer.echo(as_csv(_row(who, judgement), head=first), nl=False)
     else:
         pitfall = f" [{judgement.pitfall.name}]" if judgement.pitfall else ""
         why = f" ({_why(judgement)})" if judgement.pitfall is None and judgement.reason else ""
         typer.echo(f"{who}: {judgement.exercise}: {judgement.status}{pitfall}{why}")
 
 
-def _judged(judge: Judge, exercise: Any, file: Path, folder: Path, seed: int | None) -> Judgement:
+def _judged(
+    judge: Judge, exercise: Exercise, file: Path, folder: Path, seed: int | None
+) -> Judgement:
     """Return a verdict, even if judging fails, so that every submission gets a row."""
-    from .._practice.verdict import NOT_RUN, Judgement
-
     try:
         if file.resolve() != folder.resolve() / file.relative_to(folder):
             raise ShardwiseError("It is a symbolic link: hand in the file itself.")
         return judge.judge_file(exercise, file, seed)
     except Exception as error:  # the other submissions must still be judged
-        reason = (
-            str(error) if isinstance(error, ShardwiseError) else f"{type(error).__name__}: {error}"
-        )
-        reason = visible(reason)
-        return Judgement(exercise.name, exercise.title, visible(str(file)), NOT_RUN, reason=reason)
+        return Judgement.of_failure(exercise, str(file), error)
 
 
 def _why(judgement: Judgement) -> str:
@@ -134,7 +131,7 @@ def _why(judgement: Judgement) -> str:
     return " ".join(text.split())[:300]
 
 
-def walls(unsafe: bool) -> tuple[str, ...]:
+def without(unsafe: bool) -> tuple[str, ...]:
     """Return the parts of the sandbox to leave out."""
     from .._practice.sandbox.walls import ALL
 
@@ -147,7 +144,7 @@ def warn(judge: Judge) -> None:
         typer.echo(warning, err=True)
 
 
-def _solutions(folder: Path, exercises: list[Any]) -> Iterator[tuple[str, Any, Path]]:
+def _solutions(folder: Path, exercises: Sequence[Exercise]) -> Iterator[tuple[str, Exercise, Path]]:
     """Yield owner, exercise and path of every file named after an exercise."""
     if not folder.is_dir():
         raise ShardwiseError(
@@ -197,7 +194,7 @@ def _row(who: str, judgement: Judgement) -> dict[str, Any]:
     }
 
 
-def limits(seconds: float) -> Any:
+def limits(seconds: float) -> Limits:
     """Return the limits for a run of a solution."""
     from .._practice.sandbox.host import Limits
 
@@ -209,19 +206,15 @@ def say(judgement: Judgement, output: MarksFormat) -> None:
     if output is MarksFormat.JSON:
         typer.echo(json.dumps(judgement.to_dict(), indent=2))
     elif output is MarksFormat.CSV:
-        typer.echo(as_csv([_row("", judgement)]), nl=False)
+        typer.echo(as_csv(_row("", judgement)), nl=False)
     else:
         from .._practice.watch import Screen
 
-        screen = Screen(sys.stdout)
-        screen.verdict(judgement)
-        screen.flush()
+        Screen(sys.stdout).verdict(judgement)
 
 
 def exit_code(judgement: Judgement) -> ExitCode:
     """Return the exit code for a verdict."""
-    from .._practice.verdict import NOT_RUN
-
     if judgement.status == NOT_RUN:
         return ExitCode.NOT_RUN
     return ExitCode.OK if judgement.ok else ExitCode.WRONG
@@ -233,11 +226,11 @@ def _cell(value: Any) -> Any:
     return f"'{value}" if formula else value
 
 
-def as_csv(rows: list[dict[str, Any]], head: bool = True) -> str:
-    """Return rows as CSV, by default with a header."""
+def as_csv(row: Mapping[str, Any], head: bool = True) -> str:
+    """Return a row of CSV, by default below a header."""
     out = io.StringIO()
-    writer = csv.DictWriter(out, list(rows[0]) if rows else [], lineterminator="\n")
+    writer = csv.DictWriter(out, list(row), lineterminator="\n")
     if head:
         writer.writeheader()
-    writer.writerows({name: _cell(value) for name, value in row.items()} for row in rows)
+    writer.writerow({name: _cell(value) for name, value in row.items()})
     return out.getvalue()

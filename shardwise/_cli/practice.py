@@ -2,27 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from .._base.errors import ShardwiseError
-from .marking import (
-    MarksFormat,
-    as_csv,
-    exit_code,
-    folder_of,
-    judge_all,
-    limits,
-    note,
-    say,
-    walls,
-    warn,
-)
+from .._practice.exercise import Exercise, find, listing, load_all
+from .._practice.folder import Folder, about_hints
+from .marking import MarksFormat, exit_code, folder_of, judge_all, limits, note, say, warn, without
 from .status import ExitCode
 
 app = typer.Typer(
@@ -59,7 +48,6 @@ def practice(
     if context.invoked_subcommand is not None:
         _refuse_before(context, context.invoked_subcommand)
         return
-    from .._practice.folder import Folder
     from .._practice.watch import Watch
     from .._practice.workshop import Workshop
 
@@ -70,10 +58,10 @@ def practice(
 
 def _refuse_before(context: typer.Context, command: str) -> None:
     """Raise for an option before a subcommand, which would not receive it."""
-    options = {"where": "--dir", "exercises": "--exercises", "seconds": "--seconds"}
-    for name, option in options.items():
-        source = context.get_parameter_source(name)
+    for parameter in context.command.params:
+        source = context.get_parameter_source(parameter.name or "")
         if source is not None and source.name == "COMMANDLINE":
+            option = parameter.opts[0]
             raise typer.BadParameter(
                 f"it stands before {command}, which would not see it: shardwise practice "
                 f"{command} {option} ...",
@@ -90,11 +78,9 @@ def start(
 
     By default practice/, or, inside a practice folder, that folder.
     """
-    from .._practice.folder import Folder
-
     if folder is None:
         around = Folder.above(Path())
-        folder = Path("practice") if around is None else Path(os.path.relpath(around))
+        folder = Path("practice") if around is None else Path(os.path.relpath(around.path))
     practice_folder, new = Folder.start(folder, exercises)
     kept_count = len(practice_folder.exercises) - len(new)
     count = f"{len(new)} exercise{'s' * (len(new) != 1)}"
@@ -107,52 +93,28 @@ def start(
 
 
 @app.command("list")
-def list_(
-    where: Where = Path(),
-    exercises: Exercises = None,
-    output: Annotated[
-        MarksFormat, typer.Option("--format", help="Text, JSON or CSV.")
-    ] = MarksFormat.TEXT,
-) -> None:
+def list_(where: Where = Path(), exercises: Exercises = None) -> None:
     """List the exercises, and what is done."""
-    from .._practice.exercise import load_all
-    from .._practice.watch import listing
+    all_of, folder = _progress(where, exercises)
+    solved = folder.solved if folder else {}
+    for text, style in listing(all_of, solved, folder.current if folder else None):
+        typer.secho(text, bold=style == "head", fg="green" if style == "right" else None)
+    typer.echo(f"\n{len(solved)} of {len(all_of)} done.")
 
-    solved: dict[str, str] = {}
-    practice_folder = None
-    with contextlib.suppress(ShardwiseError):
-        practice_folder = _folder(where, exercises)
-        solved = practice_folder.solved
-    all_of = practice_folder.exercises if practice_folder else load_all(exercises)
-    rows = [
-        {
-            "number": exercise.number,
-            "name": exercise.name,
-            "title": exercise.title,
-            "topic": exercise.topic,
-            "solved": solved.get(exercise.name, ""),
-        }
-        for exercise in all_of
-    ]
-    if output is MarksFormat.JSON:
-        typer.echo(json.dumps(rows, indent=2))
-    elif output is MarksFormat.CSV:
-        typer.echo(as_csv(rows), nl=False)
-    else:
-        for text, style in listing(
-            all_of, solved, practice_folder.current if practice_folder else None
-        ):
-            typer.secho(text, bold=style == "head", fg="green" if style == "right" else None)
-        typer.echo(f"\n{len(solved)} of {len(all_of)} done.")
+
+def _progress(where: Path, exercises: Path | None) -> tuple[list[Exercise], Folder | None]:
+    """Return the exercises, and the practice folder if this is one."""
+    try:
+        folder = Folder.find(where, exercises)
+    except ShardwiseError:
+        return load_all(exercises), None
+    return folder.exercises, folder
 
 
 @app.command()
 def hint(name: Name, where: Where = Path(), exercises: Exercises = None) -> None:
     """Give a hint, one more each time."""
-    from .._practice.exercise import find
-    from .._practice.folder import about_hints
-
-    folder = _folder(where, exercises)
+    folder = Folder.find(where, exercises)
     exercise = find(folder.exercises, name)
     hints, last = folder.hint(exercise)
     typer.echo(f"{about_hints(exercise)}\n")
@@ -165,9 +127,7 @@ def hint(name: Name, where: Where = Path(), exercises: Exercises = None) -> None
 @app.command()
 def reset(name: Name, where: Where = Path(), exercises: Exercises = None) -> None:
     """Start an exercise again. Your version is kept beside it."""
-    from .._practice.exercise import find
-
-    folder = _folder(where, exercises)
+    folder = Folder.find(where, exercises)
     exercise = find(folder.exercises, name)
     backup = folder.reset(exercise)
     typer.echo(f"{exercise.file_name} is as it was at the start.")
@@ -185,16 +145,9 @@ def show(
     exercises: Exercises = None,
 ) -> None:
     """Show a solution, once yours is right."""
-    from .._practice.exercise import find, load_all
-
-    solved: dict[str, str] = {}
-    try:
-        folder = _folder(where, exercises)
-        all_of, solved = folder.exercises, folder.solved
-    except ShardwiseError:
-        all_of = load_all(exercises)
+    all_of, folder = _progress(where, exercises)
     exercise = find(all_of, name)
-    if exercise.name not in solved and not anyway:
+    if not anyway and (folder is None or exercise.name not in folder.solved):
         raise ShardwiseError(
             f"{exercise.name} is not solved yet",
             where="shardwise practice show",
@@ -242,7 +195,6 @@ def judge(
 
     A file in a practice folder counts: once it is right, its exercise is done.
     """
-    from .._practice.exercise import find, load_all
     from .._practice.judge import Judge, read
 
     if everything is not None:
@@ -253,40 +205,28 @@ def judge(
         raise typer.BadParameter(
             "name the exercise: practice judge NAME in a practice folder, or NAME FILE anywhere."
         )
-    folder = folder_of(file.parent, exercises) if file else _own_folder(where, exercises, name)
-    exercise = find(folder.exercises if folder else load_all(exercises), name)
-    solution: Path = file or folder.file(exercise)
-    if file is None and not solution.exists():
-        raise ShardwiseError(
-            "there is no such file",
-            where=str(solution),
-            remedy=f"shardwise practice reset {exercise.name} writes it as it was at the start.",
-        )
-    source = read(solution)
-    confirming = "where possible" if file is None else "always"
-    with Judge(limits(seconds), without=walls(unsafe), confirming=confirming) as judge_:
+    if file is not None:
+        folder, confirming = folder_of(file.parent, exercises), True
+        exercise = find(folder.exercises if folder else load_all(exercises), name)
+    else:
+        folder, confirming = Folder.find(where, exercises), False  # nobody is to be deceived here
+        exercise = find(folder.exercises, name)
+        file = folder.file(exercise)
+        if not file.exists():
+            raise ShardwiseError(
+                "there is no such file",
+                where=str(file),
+                remedy=f"shardwise practice reset {exercise.name} writes it again.",
+            )
+    source = read(file)
+    with Judge(limits(seconds), without=without(unsafe), confirming=confirming) as judge_:
         warn(judge_)
-        judgement = judge_.judge(exercise, source, str(solution), seed)
+        judgement = judge_.judge(exercise, source, str(file), seed)
     say(judgement, output)
     onward = note(folder, exercise, judgement)
     if onward and output is MarksFormat.TEXT:
         typer.secho(f"\n{onward}", fg="green", bold=True)
     raise typer.Exit(exit_code(judgement))
-
-
-def _own_folder(where: Path, exercises: Path | None, name: str) -> Any:
-    """Return the practice folder at or above a path, for a call of `judge` without a file."""
-    from .._practice.folder import Folder
-
-    if Folder.above(where):
-        return Folder.find(where, exercises)
-    raise ShardwiseError(
-        "no file is named, and this is not a practice folder",
-        where=f"shardwise practice judge {name}",
-        rule="In a practice folder or below it, an exercise's own file is judged.",
-        remedy=f"name the file: shardwise practice judge {name} FILE; or make a practice "
-        "folder: shardwise practice start.",
-    )
 
 
 @app.command()
@@ -296,43 +236,26 @@ def verify(
         typer.Argument(metavar="[NAME]...", help="Only these exercises.", show_default=False),
     ] = None,
     exercises: Exercises = None,
-    output: Annotated[
-        MarksFormat, typer.Option("--format", help="Text for people, JSON or CSV.")
-    ] = MarksFormat.TEXT,
     quick: Annotated[
         bool, typer.Option("--quick", help="Leave out the line and what each device held.")
     ] = False,
     seconds: Seconds = 60,
 ) -> None:
     """Check that every solution passes, and that every wrong one fails with its pitfall named."""
-    from .._practice.exercise import find, load_all
     from .._practice.judge import Judge
-    from .._practice.verify import VerifiedFile
     from .._practice.verify import verify as run
 
     all_of = load_all(exercises)
     chosen = [find(all_of, name) for name in names] if names else all_of
-
-    def report(proof: VerifiedFile) -> None:
-        if output is MarksFormat.TEXT:
-            mismatch = "" if proof.ok else f"   NOT {proof.expected}"
-            typer.echo(
-                f"{proof.judgement.seconds:5.1f} s  {proof.exercise}/{proof.file}: "
-                f"{proof.found}{mismatch}"
-            )
-
-    with Judge(limits(seconds), look=not quick, confirming="always") as judge_:
-        proofs = run(chosen, judge_, report)
-    rows = [proof.to_dict() for proof in proofs]
-    if output is MarksFormat.JSON:
-        typer.echo(json.dumps(rows, indent=2))
-    elif output is MarksFormat.CSV:
-        typer.echo(as_csv(rows), nl=False)
-    else:
-        good = sum(proof.ok for proof in proofs)
-        slowest = max((proof.judgement.seconds for proof in proofs), default=0.0)
-        typer.echo(f"\n{good} of {len(proofs)} as they should be; slowest {slowest:.1f} s")
-    raise typer.Exit(ExitCode.OK if all(proof.ok for proof in proofs) else ExitCode.WRONG)
+    proofs = []
+    with Judge(limits(seconds), look=not quick, confirming=True) as judge_:
+        for proof in run(chosen, judge_):
+            proofs.append(proof)
+            typer.echo(proof)
+    good = sum(proof.ok for proof in proofs)
+    slowest = max((proof.judgement.seconds for proof in proofs), default=0.0)
+    typer.echo(f"\n{good} of {len(proofs)} as they should be; slowest {slowest:.1f} s")
+    raise typer.Exit(ExitCode.OK if good == len(proofs) else ExitCode.WRONG)
 
 
 @app.command()
@@ -346,16 +269,9 @@ def web(
     seconds: Seconds = 30,
 ) -> None:
     """Practice on a local page that is live as files are saved."""
-    from .._practice.folder import Folder
     from .._practice.web import serve
     from .._practice.workshop import Workshop
 
     with Workshop(Folder.find(where, exercises), limits(seconds)) as shop:
         warn(shop.judge)
         serve(shop, port, browser, typer.echo)
-
-
-def _folder(where: Path, exercises: Path | None) -> Any:
-    from .._practice.folder import Folder
-
-    return Folder.find(where, exercises)

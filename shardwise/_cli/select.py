@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping
 
 from .._base.errors import ShardingError, ShardwiseError
 
@@ -52,51 +53,41 @@ def _bad_mesh(where: str, what: str, remedy: str = "--mesh data=1,2,4,8,model=2"
 
 
 def parse_expression(text: str) -> Matches:
-    """Parse `-k`: words that a name contains, with `and`, `or`, `not` and parentheses."""
-    tokens = re.findall(r"[()]|[^\s()]+", text)
+    """Parse `-k`: words that a name contains, with `and`, `or`, `not` and parentheses.
+
+    It is an expression of Python, once each word is replaced by a variable.
+    """
+    words: dict[str, str] = {}
+
+    def variable(word: re.Match[str]) -> str:
+        if word[0] in ("and", "or", "not"):
+            return word[0]
+        name = f"w{len(words)}"
+        words[name] = word[0].lower()
+        return name
+
     try:
-        matches = _any_of(tokens)
-        if tokens:
-            raise IndexError
-    except IndexError:
+        tree = ast.parse(re.sub(r"[^\s()]+", variable, text).strip(), mode="eval").body
+    except SyntaxError:
+        tree = None
+    if tree is None or not all(isinstance(node, _PARTS) for node in ast.walk(tree)):
         raise ShardwiseError(
             "this is not an expression",
             where=f"-k {text!r}",
             rule="It has words that a name contains, 'and', 'or', 'not' and parentheses.",
             remedy="-k 'gradient and not slow'",
-        ) from None
-    return matches
+        )
+    return lambda name: _is_true(tree, words, name.lower())
 
 
-def _any_of(tokens: list[str]) -> Matches:
-    terms = list(_separated(tokens, "or", _all_of))
-    return lambda name: any(term(name) for term in terms)
+_PARTS = (ast.BoolOp, ast.And, ast.Or, ast.UnaryOp, ast.Not, ast.Name, ast.Load)
 
 
-def _all_of(tokens: list[str]) -> Matches:
-    terms = list(_separated(tokens, "and", _one))
-    return lambda name: all(term(name) for term in terms)
-
-
-def _separated(
-    tokens: list[str], word: str, parse: Callable[[list[str]], Matches]
-) -> Iterator[Matches]:
-    yield parse(tokens)
-    while tokens and tokens[0] == word:
-        tokens.pop(0)
-        yield parse(tokens)
-
-
-def _one(tokens: list[str]) -> Matches:
-    token = tokens.pop(0)
-    if token == "not":
-        inner = _one(tokens)
-        return lambda name: not inner(name)
-    if token == "(":
-        inner = _any_of(tokens)
-        if tokens.pop(0) != ")":
-            raise IndexError
-        return inner
-    if token in (")", "and", "or"):
-        raise IndexError
-    return lambda name: token.lower() in name.lower()
+def _is_true(node: ast.AST, words: Mapping[str, str], name: str) -> bool:
+    if isinstance(node, ast.BoolOp):
+        values = (_is_true(value, words, name) for value in node.values)
+        return all(values) if isinstance(node.op, ast.And) else any(values)
+    if isinstance(node, ast.UnaryOp):
+        return not _is_true(node.operand, words, name)
+    assert isinstance(node, ast.Name)
+    return words[node.id] in name

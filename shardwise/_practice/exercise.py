@@ -24,7 +24,7 @@ import importlib.util
 import re
 import textwrap
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -287,6 +287,22 @@ def find(exercises: Sequence[Exercise], name: str) -> Exercise:
         where="shardwise practice",
         remedy=did_you_mean(stem, names, 0.5) or "shardwise practice list names them.",
     )
+
+
+def listing(
+    exercises: Sequence[Exercise], solved: Collection[str], at: Exercise | None = None
+) -> list[tuple[str, str]]:
+    """Return the lines of a list of all exercises by topic, with the progress."""
+    lines, topic = [], None
+    for item in exercises:
+        if item.topic != topic:
+            topic = item.topic
+            lines.append((topic, "head"))
+        done = item.name in solved
+        mark = "x" if done else ">" if item is at else " "
+        row = f"  [{mark}] {item.number:02} {item.name:<30} {item.title}"
+        lines.append((row, "right" if done else ""))
+    return lines
 
 
 def _damaged(where: Path, what: str, rule: str, remedy: str = "") -> ShardwiseError:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -35,23 +35,28 @@ A program that is right on one device can be wrong on eight. The judge runs your
 class Folder:
     """A practice folder: its exercises and the learner's progress."""
 
-    def __init__(self, path: Path, exercises: Sequence[Exercise], source: Path | None = None):
-        self.path, self.exercises, self.source = path, list(exercises), source
+    def __init__(self, path: Path, source: Path | None = None):
+        self.path, self.source = path, source
         self.solved: dict[str, str] = {}
         self.hinted: dict[str, int] = {}
+
+    @functools.cached_property
+    def exercises(self) -> list[Exercise]:
+        """Its exercises, which are code: nothing is loaded until they are asked for."""
+        return load_all(self.source)
 
     # --- creating and finding
 
     @classmethod
     def start(cls, path: Path, source: Path | None) -> tuple[Folder, list[Exercise]]:
         """Write the exercises into a folder, except for files that are not empty."""
-        folder = cls(path, [], source.resolve() if source else None)
+        folder = cls(path, source.resolve() if source else None)
         if os.path.exists(path / STATE):  # False for a folder without read permission
             folder._read()
-        folder.exercises = load_all(folder.source)
+        exercises = folder.exercises
         try:
             path.mkdir(parents=True, exist_ok=True)
-            new = [exercise for exercise in folder.exercises if _is_empty(folder.file(exercise))]
+            new = [exercise for exercise in exercises if _is_empty(folder.file(exercise))]
             for exercise in new:
                 write_whole(folder.file(exercise), exercise.start.encode())
             if _is_empty(path / "README.md"):
@@ -61,33 +66,27 @@ class Folder:
         folder.save()
         return folder, new
 
-    @staticmethod
-    def above(path: Path) -> Path | None:
-        """Return the practice folder at `path`, or the nearest one above it, if there is one."""
-        places = (path.resolve(), *path.resolve().parents)
-        return next((place for place in places if os.path.isfile(place / STATE)), None)
-
     @classmethod
-    def source_of(cls, path: Path) -> Path | None:
-        """Return the exercises that the practice folder at or above `path` uses, if not ours."""
-        folder = cls(cls.above(path) or path, [])
-        folder._read()
-        return folder.source
+    def above(cls, path: Path, source: Path | None = None) -> Folder | None:
+        """Load the practice folder at `path`, or the nearest one above it, if there is one."""
+        for place in (path.resolve(), *path.resolve().parents):
+            if os.path.isfile(place / STATE):
+                folder = cls(place, source)
+                folder._read()
+                return folder
+        return None
 
     @classmethod
     def find(cls, path: Path, source: Path | None = None) -> Folder:
         """Load the practice folder at `path`, or the nearest one above it."""
-        if place := cls.above(path):
-            folder = cls(place, [], source)
-            folder._read()
-            folder.source = source or folder.source
-            folder.exercises = load_all(folder.source)
+        if folder := cls.above(path, source):
             return folder
         raise ShardwiseError(
             "this is not a practice folder",
             where=str(path),
             rule="A practice folder is made once and then worked in.",
-            remedy="shardwise practice start, then cd practice.",
+            remedy="shardwise practice start, then cd practice. For one file: shardwise practice "
+            "judge NAME FILE.",
         )
 
     # --- files

@@ -17,7 +17,7 @@ import time
 import tokenize
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from .._base.errors import ShardwiseError
 from . import compare, confirm, diagnose
@@ -35,9 +35,6 @@ SOURCE = 1 << 20
 ENCODINGS = re.compile("utf-8|ascii|iso8859|cp[0-9]|koi8|mac-|gb|big5|euc_|shift_jis")
 """Encodings of text. Other codecs, such as punycode, can take minutes for a file of this size."""
 
-Confirming = Literal["never", "where possible", "always"]
-"""Whether the traced program of a right solution is run in another process (`confirm`)."""
-
 UNIT = {"mesh": "device", "replace": "device", "shards": "shard", "answer": "answer"}
 KEEP_THE_CHECK = (
     "Do not pass check_vma=False here: that only silences the type check, and the result is still "
@@ -53,8 +50,16 @@ class Judge:
         limits: Limits | None = None,
         look: bool = True,
         without: Collection[str] = (),
-        confirming: Confirming = "where possible",
+        confirming: bool = False,
     ):
+        """Make a judge.
+
+        Args:
+            limits: The limits of each run.
+            look: Whether to find the line of a mistake, and what each device holds there.
+            without: The walls to leave out.
+            confirming: Whether the traced program of a right solution is run in another process.
+        """
         self.sandbox = Sandbox(limits, without)
         self.look = look
         self.confirming = confirming
@@ -86,8 +91,8 @@ class Judge:
             judgement = making.judgement()
         except ShardwiseError:
             raise
-        except Exception as error:
-            judgement = making.failed(error)
+        except Exception as error:  # the next file must still be judged
+            judgement = Judgement.of_failure(exercise, making.file, error)
         return dataclasses.replace(judgement, seconds=time.monotonic() - began, seed=seed)
 
 
@@ -152,22 +157,13 @@ class _Making:
         self.values = [(ran.data or {}).get("value") for ran in self.ran]
         runs = tuple(map(self._run, self.cases, self.ran, self.values))
         name, reason, line = self._pitfall(runs)
-        if not name and self.judge.confirming != "never":
-            name, reason = self._unconfirmed()
+        if not name and self.judge.confirming:
+            name, reason = confirm.pitfall(
+                self.exercise, self.cases, self.judge.sandbox, self.source, self.name, self.seed
+            )
         if not name:
             return self._judgement(RIGHT, runs)
         return self._wrong(runs, name, reason, line)
-
-    def _unconfirmed(self) -> tuple[str, str]:
-        """Return the pitfall, and the reason, of a solution that only seems to be right."""
-        try:
-            pitfall = confirm.pitfall(
-                self.exercise, self.cases, self.judge.sandbox, self.source, self.name, self.seed
-            )
-        except confirm.Untraced as error:
-            lenient = self.judge.confirming == "where possible"
-            return ("", "") if lenient else ("unconfirmed", str(error))
-        return pitfall
 
     def _run(self, case: ExerciseCase, ran: Ran, value: Any) -> SolutionRun:
         unit = UNIT[self.exercise.form]
@@ -252,8 +248,8 @@ class _Making:
         pitfall = self.exercise.pitfall(name)
         refused = diagnose.REFUSED in reason
         spread = any(_facts(ran).get("shard_maps") for ran in self.ran) or refused
-        worth = self.judge.look and _worth_a_look(name) and (spread or self.exercise.form == "mesh")
-        looked = self._look(runs, refused) if worth else None
+        worth = name not in NOTHING_TO_SEE and (spread or self.exercise.form == "mesh")
+        looked = self._look(runs, refused) if worth and self.judge.look else None
         number = 0 if refused and looked else number
         line, on, values = number, "", ()
         if looked:
@@ -301,14 +297,6 @@ class _Making:
             return None
         return Line(number, visible(_shortened(lines[number - 1].strip(), 200)))
 
-    def failed(self, error: Exception) -> Judgement:
-        """Return the verdict if the judge itself failed, so that the next file is still judged."""
-        reason = (
-            f"The judge failed on this file ({type(error).__name__}: {visible(str(error)[:300])}). "
-            "That is a defect of shardwise: please report it, with the file."
-        )
-        return self._judgement(NOT_RUN, (), reason=reason)
-
     def _judgement(self, status: str, runs: tuple[SolutionRun, ...], **more: Any) -> Judgement:
         printed = next((ran.printed for ran in getattr(self, "ran", ()) if ran.printed), "")
         return Judgement(
@@ -327,21 +315,20 @@ ANY_MISTAKE = ("follows-the-mesh", "n-times", "one-nth")
 """Unspecific pitfalls, which describe how a result is wrong, but not why."""
 
 
-def _worth_a_look(name: str) -> bool:
-    """Return whether values on the devices can explain a pitfall; some leave none to inspect."""
-    return name not in {
-        "not-started",
-        "too-slow",
-        "too-much-memory",
-        "too-much-output",
-        "ends-the-process",
-        "refused",
-        "tampered",
-        "unconfirmed",
-        "signature",
-        "not-an-int",
-        "no-wrt",
-    }
+NOTHING_TO_SEE = {
+    "not-started",
+    "too-slow",
+    "too-much-memory",
+    "too-much-output",
+    "ends-the-process",
+    "refused",
+    "tampered",
+    "unconfirmed",
+    "signature",
+    "not-an-int",
+    "no-wrt",
+}
+"""Pitfalls that values on the devices cannot explain."""
 
 
 def _error(ran: Ran) -> Mapping[str, Any]:

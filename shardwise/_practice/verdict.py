@@ -7,8 +7,11 @@ import textwrap
 from collections.abc import Mapping
 from typing import Any
 
+from .._base.errors import ShardwiseError
 from .._base.plain import Plain
+from .exercise import Exercise
 from .pitfalls import Pitfall
+from .text import visible
 
 RIGHT, WRONG, NOT_RUN = "right", "wrong", "could not run"
 
@@ -90,6 +93,18 @@ class Judgement(Plain):
     cpu: float = 0.0
     """The CPU seconds of all runs together."""
     seed: int = 0
+
+    @classmethod
+    def of_failure(cls, exercise: Exercise, file: str, error: Exception) -> Judgement:
+        """Return the verdict on a file that could not be judged."""
+        if isinstance(error, ShardwiseError):
+            reason = str(error)
+        else:
+            reason = (
+                f"The judge failed on this file ({type(error).__name__}: {str(error)[:300]}). That "
+                "is a defect of shardwise: please report it, with the file."
+            )
+        return cls(exercise.name, exercise.title, visible(file), NOT_RUN, reason=visible(reason))
 
     @property
     def ok(self) -> bool:

@@ -9,14 +9,15 @@ from __future__ import annotations
 import contextlib
 import os
 import select
-import shutil
 import sys
-import threading
+import textwrap
 import time
 from collections.abc import Iterator
-from typing import Any, TextIO
+from typing import TextIO
 
-from .exercise import Exercise
+from rich.console import Console
+
+from .exercise import Exercise, listing
 from .folder import about_hints
 from .verdict import Judgement
 from .workshop import Workshop
@@ -24,73 +25,70 @@ from .workshop import Workshop
 BEAT = 0.25
 """Seconds between two scans of the folder."""
 
-CODES = {"right": "32", "wrong": "31", "warn": "33", "head": "1", "soft": "2", "hint": "36"}
+STYLES = {
+    "right": "green",
+    "wrong": "red",
+    "warn": "yellow",
+    "head": "bold",
+    "soft": "dim",
+    "hint": "cyan",
+}
 KEYS = "[h] hint   [n] next   [p] previous   [l] list   [q] quit"
 
 
 class Screen:
-    """Output to a terminal, with optional colour."""
+    """Output of lines with styles, which are shown on a terminal that has them."""
 
-    def __init__(self, out: TextIO, colour: bool | None = None):
-        self.out = out
-        self.terminal = out.isatty()
-        in_colour = (
-            self.terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-        )
-        self.colour = in_colour if colour is None else colour
+    def __init__(self, out: TextIO):
+        self.console = Console(file=out, highlight=False, markup=False, emoji=False, soft_wrap=True)
 
     @property
     def width(self) -> int:
         """The width of the terminal in characters, within limits."""
-        return max(30, min(shutil.get_terminal_size((80, 24)).columns - 1, 100))
-
-    def clear(self) -> None:
-        """Clear the screen of a terminal, but not its scrollback."""
-        if self.terminal and os.environ.get("TERM") != "dumb":
-            self.out.write("\x1b[H\x1b[2J")
+        return max(30, min(self.console.width - 1, 100))
 
     def line(self, text: str = "", style: str = "") -> None:
         """Write one line."""
-        codes = ";".join(CODES[word] for word in style.split() if word in CODES)
-        painted = f"\x1b[{codes}m{text}\x1b[0m" if codes and self.colour and text else text
-        self.out.write(painted + "\n")
+        self.console.print(text, style=" ".join(STYLES.get(word, "") for word in style.split()))
+
+    def block(self, text: str, style: str) -> None:
+        """Write an empty line, and a text in lines that fit."""
+        self.line()
+        for line in textwrap.wrap(text, self.width) or [""]:
+            self.line(line, style)
 
     def verdict(self, judgement: Judgement) -> None:
         """Write a verdict, line by line."""
         for text, style in judgement.lines(self.width):
             self.line(text, style)
 
-    def flush(self) -> None:
-        """Flush the output, ignoring a closed pipe."""
-        with contextlib.suppress(BrokenPipeError):
-            self.out.flush()
-
 
 class Watch:
     """The loop of watch mode."""
 
-    def __init__(self, shop: Workshop, out: TextIO | None = None, keys: TextIO | None = None):
+    def __init__(self, shop: Workshop):
         self.shop = shop
-        self.screen = Screen(out or sys.stdout)
-        self.keys = keys if keys is not None else sys.stdin
+        self.screen = Screen(sys.stdout)
         self.at = shop.folder.current or shop.folder.exercises[-1]
         self.note = ""
         self.hints: list[str] = []
+        self.listening = False
+        """Whether keys are read."""
 
     def run(self) -> None:
         """Run until the learner quits."""
-        with _keys(self.keys) as listening:
+        with _keys(sys.stdin) as self.listening:
             try:
                 self._catch_up()
                 while True:
                     for exercise in self.shop.changed():
                         self.judge(exercise)
-                    if listening and (key := self._key(BEAT)):
-                        if key in ("q", "\x03", "\x04"):
-                            break
-                        self._pressed(key)
-                    elif not listening:
+                    if not self.listening:
                         time.sleep(BEAT)
+                    elif (key := _key(BEAT)) in ("q", "\x03", "\x04"):
+                        break
+                    else:
+                        self._pressed(key)
             except KeyboardInterrupt:
                 pass
         self.goodbye()
@@ -122,26 +120,7 @@ class Watch:
     def _judged(self, exercise: Exercise) -> tuple[Judgement, bool]:
         self._header()
         self.screen.line(f"Judging {exercise.file_name} on {_meshes(exercise)} ...", "soft")
-        self.screen.flush()
-        return self._patiently(exercise)
-
-    def _patiently(self, exercise: Exercise) -> tuple[Judgement, bool]:
-        """Judge in a thread, so that Ctrl-C takes effect at once."""
-        answer: list[Any] = []
-
-        def work() -> None:
-            try:
-                answer.append(self.shop.run(exercise))
-            except BaseException as error:  # passed to the main thread
-                answer.append(error)
-
-        thread = threading.Thread(target=work, daemon=True)
-        thread.start()
-        while thread.is_alive():
-            thread.join(0.1)
-        if isinstance(answer[0], BaseException):
-            raise answer[0]
-        return answer[0]
+        return self.shop.run(exercise)
 
     def show(self) -> None:
         """Draw the whole screen."""
@@ -151,7 +130,7 @@ class Watch:
         if judgement is None:
             screen.line(exercise.title, "head")
             screen.line()
-            for text in _wrap(exercise.statement.split("\n\n")[0], screen.width - 2):
+            for text in textwrap.wrap(exercise.statement.split("\n\n")[0], screen.width - 2):
                 screen.line(f"  {text}")
             screen.line()
             screen.line(
@@ -160,24 +139,21 @@ class Watch:
         else:
             screen.verdict(judgement)
         if self.note:
-            screen.line()
-            for text in _wrap(self.note, screen.width):
-                screen.line(text, "right head")
+            screen.block(self.note, "right head")
         if self.hints:
-            screen.line()
-            for text in _wrap(about_hints(self.at), screen.width):
-                screen.line(text, "soft")
+            screen.block(about_hints(self.at), "soft")
         for number, hint in enumerate(self.hints, 1):
-            screen.line()
-            for text in _wrap(f"Hint {number}: {hint}", screen.width):
-                screen.line(text, "hint")
-        screen.line()
-        screen.line(_fit(KEYS, screen.width) if self._listens() else "Ctrl-C ends.", "soft")
-        screen.flush()
+            screen.block(f"Hint {number}: {hint}", "hint")
+        self._footer()
+
+    def _footer(self) -> None:
+        keys = KEYS if len(KEYS) <= self.screen.width else "h hint  n next  l list  q quit"
+        self.screen.line()
+        self.screen.line(keys if self.listening else "Ctrl-C ends.", "soft")
 
     def _header(self) -> None:
         screen, folder = self.screen, self.shop.folder
-        screen.clear()
+        screen.console.clear()
         done, all_of = len(folder.solved), len(folder.exercises)
         wide = min(24, screen.width - 20)
         filled = round(wide * done / max(1, all_of))
@@ -192,16 +168,6 @@ class Watch:
         done, all_of = len(self.shop.folder.solved), len(self.shop.folder.exercises)
         self.screen.line()
         self.screen.line(f"{done} of {all_of} done. `shardwise practice` continues from here.")
-        self.screen.flush()
-
-    # --- keys
-
-    def _listens(self) -> bool:
-        return self.keys.isatty()
-
-    def _key(self, seconds: float) -> str:
-        ready, _, _ = select.select([self.keys], [], [], seconds)
-        return os.read(self.keys.fileno(), 1).decode("ascii", "ignore") if ready else ""
 
     def _pressed(self, key: str) -> None:
         exercises = self.shop.folder.exercises
@@ -220,32 +186,10 @@ class Watch:
         self.show()
 
     def _list(self) -> None:
-        self.screen.clear()
+        self.screen.console.clear()
         for text, style in listing(self.shop.folder.exercises, self.shop.folder.solved, self.at):
             self.screen.line(text[: self.screen.width], style)
-        self.screen.line()
-        self.screen.line(_fit(KEYS, self.screen.width), "soft")
-        self.screen.flush()
-
-
-def listing(
-    exercises: list[Exercise], solved: dict[str, str], at: Exercise | None = None
-) -> list[tuple[str, str]]:
-    """Return the lines of a list of all exercises by topic, with the progress."""
-    lines, topic = [], None
-    for item in exercises:
-        if item.topic != topic:
-            topic = item.topic
-            lines.append((topic, "head"))
-        done = item.name in solved
-        mark = "x" if done else ">" if item is at else " "
-        lines.append(
-            (
-                f"  [{mark}] {item.number:02} {item.name:<30} {item.title}",
-                "right" if done else "",
-            )
-        )
-    return lines
+        self._footer()
 
 
 def _meshes(exercise: Exercise) -> str:
@@ -257,14 +201,10 @@ def _meshes(exercise: Exercise) -> str:
     return ", ".join(str(next(iter(mesh.values()))) for mesh in exercise.meshes) + f" {unit}"
 
 
-def _wrap(text: str, width: int) -> list[str]:
-    import textwrap
-
-    return textwrap.wrap(text, width) or [""]
-
-
-def _fit(text: str, width: int) -> str:
-    return text if len(text) <= width else "h hint  n next  l list  q quit"
+def _key(seconds: float) -> str:
+    """Return the key that is pressed in this time, or nothing."""
+    ready, _, _ = select.select([sys.stdin], [], [], seconds)
+    return os.read(sys.stdin.fileno(), 1).decode("ascii", "ignore") if ready else ""
 
 
 @contextlib.contextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
 from typing import Any
 
 from .._base.errors import ShardwiseError
@@ -11,7 +10,7 @@ from .exercise import Exercise
 from .folder import Folder, stamp
 from .judge import Judge, read
 from .sandbox.host import Limits
-from .verdict import NOT_RUN, Judgement
+from .verdict import Judgement
 
 
 class Workshop:
@@ -19,7 +18,7 @@ class Workshop:
 
     def __init__(self, folder: Folder, limits: Limits | None = None):
         self.folder = folder
-        self.judge = Judge(limits, confirming="never")  # learners have no reason to cheat here
+        self.judge = Judge(limits)
         self.verdicts: dict[str, Judgement] = {}
         self._seen: dict[str, Any] = self._look()
 
@@ -48,13 +47,8 @@ class Workshop:
         file = self.folder.file(exercise)
         try:
             judgement = self.judge.judge(exercise, read(file), file.name)
-        except ShardwiseError as error:
-            judgement = Judgement(
-                exercise.name, exercise.title, file.name, NOT_RUN, reason=str(error)
-            )
-        except Exception as error:  # a bug in the judge must not stop the watcher
-            reason = f"The judge failed on this file ({type(error).__name__}: {error})."
-            judgement = Judgement(exercise.name, exercise.title, file.name, NOT_RUN, reason=reason)
+        except Exception as error:  # nothing may stop the watcher
+            judgement = Judgement.of_failure(exercise, file.name, error)
         self.verdicts[exercise.name] = judgement
         try:
             return judgement, self.folder.note(exercise, judgement)
@@ -64,7 +58,3 @@ class Workshop:
                 reason=f"{judgement.reason}\nThe progress was not recorded. {error}".strip(),
             )
             return self.verdicts[exercise.name], False
-
-    def path(self, exercise: Exercise) -> Path:
-        """Return the path of the learner's file."""
-        return self.folder.file(exercise)

@@ -319,7 +319,7 @@ class TestCommand:
             (["my_model:loss", "--data", "z.npy"], "--data z.npy: there is no such file"),
             (["my_model:loss", "--data", "z.npy"], "Remedy: there are w.npy, x.npy, y.npy."),
             (["my_model:loss", "--data", "xx.npy"], "Remedy: did you mean x.npy?"),
-            (["my_model:loss", "--data", "no/x.npy"], "there is no folder 'no' either"),
+            (["my_model:loss", "--data", "no/x.npy"], "name a .npy file that is there"),
             (
                 ["my_model:loss", "--data", "my_model.py"],
                 "cannot be read as an array: it does not begin as a .npy file does\n",

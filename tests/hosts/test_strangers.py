@@ -21,6 +21,7 @@ from shardwise._runtime.launch.events import (
     Joined,
     Paused,
     Reported,
+    Stopped,
     describe_exit,
     from_message,
     to_message,
@@ -249,14 +250,16 @@ def test_events_survive_the_way_and_others_are_refused():
         Exited(1, "a", -9, "words"),
         Reported(1, "a", 1, "words", True),
         Paused(3, "b", continued=True),
+        Stopped(2),
     ):
         assert from_message(json.loads(json.dumps(to_message(event)))) == event
-    assert from_message({"say": "stopped"}) is None
     for wrong in (
+        {},
+        {"say": "lost", "node": 1},
         {"say": "exited"},
         {"say": "exited", "process": "1", "host": "a", "code": 0, "words": ""},
         {"say": "ended", "process": 1, "host": "a", "more": 1},
-        {"say": "signal", "number": True},
+        {"say": "signalled", "number": True},
     ):
         with pytest.raises(ValueError, match="its message"):
             from_message(wrong)

@@ -55,7 +55,7 @@ STOPPED = {"too-slow", "too-much-memory", "too-much-output", "ends-the-process",
 @pytest.fixture(scope="module")
 def strict():
     """A judge with a small limit of memory, and time for any machine."""
-    with Judge(PATIENT, look=False, confirming="always") as made:
+    with Judge(PATIENT, look=False, confirming=True) as made:
         yield made
 
 
@@ -488,7 +488,7 @@ def test_a_class_is_marked_whatever_its_folders_are(tmp_path, capsys):
 
 
 def test_a_spreadsheet_takes_no_cell_for_a_formula():
-    text = marking.as_csv([{"who": "=1+1", "why": "@x", "line": -3, "file": "a-b"}])
+    text = marking.as_csv({"who": "=1+1", "why": "@x", "line": -3, "file": "a-b"})
     assert text.splitlines()[1] == "'=1+1,'@x,-3,a-b"
 
 

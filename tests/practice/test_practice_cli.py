@@ -133,8 +133,7 @@ def test_list_shows_what_is_done(folder):
     found = run("list", "--dir", folder)
     assert "[>] 01 shard_map_psum" in found.output
     assert "0 of 35 done." in found.output
-    rows = json.loads(run("list", "--format", "json").output)
-    assert [row["name"] for row in rows[:5]] == list(SEEDS)
+    assert re.findall(r"\] \d\d (\w+)", found.output)[:5] == list(SEEDS)
 
 
 def test_hints_come_one_at_a_time(folder, exercises):
@@ -304,8 +303,8 @@ def test_judge_without_a_file_needs_a_practice_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     found = run("judge", "shard_map_psum")
     assert found.exit_code == 2
-    assert "no file is named, and this is not a practice folder" in found.output
-    assert "shardwise practice judge shard_map_psum FILE" in found.output
+    assert "this is not a practice folder" in found.output
+    assert "judge NAME FILE" in found.output
 
 
 def test_what_is_right_in_ones_own_folder_is_marked_and_counted(folder, exercises):

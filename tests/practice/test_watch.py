@@ -175,7 +175,7 @@ def test_without_a_terminal_it_prints_one_verdict_after_the_other(folder):
 def test_a_narrow_screen_breaks_no_line(capsys):
     run = SolutionRun({"data": 8}, "device", False, "[1, 2, 3]" * 9, "[1, 2]" * 9)
     found = Judgement("name", "Title", "f.py", "wrong", (run,), hint="word " * 40)
-    screen = Screen(sys.stdout, colour=False)
+    screen = Screen(sys.stdout)
     for text, style in found.lines(40):
         screen.line(text, style)
     assert all(len(line) <= 40 for line in capsys.readouterr().out.splitlines())

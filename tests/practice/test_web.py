@@ -128,8 +128,6 @@ def test_the_page_is_live(browser, server):
     wait_for(browser, "document.querySelectorAll('#list button').length === 35")
     heading = "(document.querySelector('#statement h2') || {}).textContent"
     wait_for(browser, f"{heading} === 'A sum over all devices'")
-    while not server.live.listeners:
-        time.sleep(0.1)
     folder.file(one).write_text(one.wrong["only-one-half"])
     wait_for(browser, "document.getElementById('verdict').textContent.includes('only-one-half')")
     assert browser.run("document.querySelector('#statement h2').textContent") == one.title

@@ -68,9 +68,8 @@ def _settle(folder: str, printed: int, limits: dict[str, Any], devices: int) -> 
         os.dup2(source, target)
     sys.stdout = open(1, "w", buffering=1, closefd=False, encoding="utf-8", errors="replace")  # noqa: SIM115
     sys.stderr = open(2, "w", buffering=1, closefd=False, encoding="utf-8", errors="replace")  # noqa: SIM115
-    _limit(
-        "RLIMIT_CPU", int(limits["cpu"]), 2
-    )  # first a signal, which may be ignored, then the end
+    # First a signal, which may be ignored, then the end.
+    _limit("RLIMIT_CPU", int(limits["cpu"]), 2)
     _limit("RLIMIT_FSIZE", int(limits["output"]))
     _limit("RLIMIT_CORE", 0)
     _limit("RLIMIT_NOFILE", 256)
@@ -136,10 +135,9 @@ def _one(file: str, source: str, job: dict[str, Any], watching: Any) -> dict[str
     outcome: dict[str, Any] = {}
     try:
         outcome = _execute(job, file, source, watching)
-    except _Missing as error:
-        outcome["error"] = {"type": "Missing", "message": str(error)}
-    except _NotPython as error:
-        outcome["error"] = {"type": "NotPython", "message": str(error), "line": error.line}
+    except _Refused as error:
+        kind, message, line = error.args
+        outcome["error"] = {"type": kind, "message": message, "line": line}
     except BaseException as error:
         outcome["error"] = _described(error, file)
     return {"facts": observed.facts(), **outcome}
@@ -161,26 +159,18 @@ def _execute(job: dict[str, Any], file: str, source: str, watching: Any) -> dict
     return {"value": wire.pack(jax.block_until_ready(hooks.call(function, job)))}
 
 
-class _Missing(Exception):
-    """The file does not define the function of the exercise."""
-
-
-class _NotPython(Exception):
-    """The file cannot be compiled."""
-
-    line = 0
+class _Refused(Exception):
+    """The file cannot be compiled, or lacks the function of the exercise: type, message, line."""
 
 
 def _load(file: str, source: str, name: str, exercise: str) -> Any:
     try:
         code = compile(source, file, "exec")
     except (SyntaxError, ValueError, RecursionError, MemoryError, OverflowError) as error:
-        message = (
-            error.msg if isinstance(error, SyntaxError) else f"{type(error).__name__}: {error}"
-        )
-        refused = _NotPython(str(message)[:MESSAGE])
-        refused.line = getattr(error, "lineno", 0) or 0
-        raise refused from None
+        is_syntax = isinstance(error, SyntaxError)
+        message = error.msg if is_syntax else f"{type(error).__name__}: {error}"
+        line = getattr(error, "lineno", 0) or 0
+        raise _Refused("NotPython", str(message)[:MESSAGE], line) from None
     stem = os.path.splitext(os.path.basename(file))[0]
     module = types.ModuleType(stem)
     module.__file__ = file
@@ -195,11 +185,12 @@ def _load(file: str, source: str, name: str, exercise: str) -> Any:
             name, [key for key, value in module.__dict__.items() if callable(value)], n=1
         )
         renamed = f"rename {near[0]!r}, or " if near else ""
-        raise _Missing(
+        message = (
             f"The file does not define a function {name!r}.\n"
             f"Remedy: {renamed}start again from the exercise's own file: shardwise practice reset "
             f"{exercise}."
         )
+        raise _Refused("Missing", message, 0)
     return function
 
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import functools
 import math
+import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -34,25 +35,16 @@ class Observations:
     """What a solution did during a run."""
 
     def __init__(self) -> None:
-        self.maps: list[dict[str, Any]] = []
-        self.inits: list[dict[str, Any]] = []
-        self.calls: list[dict[str, Any]] = []
-        self.optimizers: list[dict[str, Any]] = []
-        self.updates: list[dict[str, Any]] = []
+        self.records: dict[str, list[Any]] = {
+            name: [] for name in ("shard_maps", "inits", "calls", "optimizers", "updates")
+        }
         self.vmaps = 0
         self.programs: list[tuple[Any, list[Any]]] = []
         """Traced programs with their arguments, where these are known."""
 
     def facts(self) -> dict[str, Any]:
         """Return the records as plain data."""
-        return {
-            "shard_maps": self.maps[:MOST],
-            "inits": self.inits[:MOST],
-            "calls": self.calls[:MOST],
-            "optimizers": self.optimizers[:MOST],
-            "updates": self.updates[:MOST],
-            "vmaps": self.vmaps,
-        }
+        return {**{name: rows[:MOST] for name, rows in self.records.items()}, "vmaps": self.vmaps}
 
 
 class Watching:
@@ -67,6 +59,10 @@ class Watching:
         self.observations = Observations()
         return self.observations
 
+    def record(self, kind: str, **facts: Any) -> None:
+        """Record a call, with the current line of the learner's file."""
+        self.observations.records[kind].append({**facts, "line": _line()})
+
 
 def install(job: Mapping[str, Any]) -> Watching:
     """Install the hooks."""
@@ -76,9 +72,7 @@ def install(job: Mapping[str, Any]) -> Watching:
         _switch_check_off()
     if job["kind"] == "run":
         watch_shard_map(watching)
-    _watch_linen(watching)
-    _watch_nnx(watching)
-    _watch_vmap(watching)
+    _watch_calls(watching)
     return watching
 
 
@@ -92,6 +86,20 @@ def call(function: Callable[..., Any], job: Mapping[str, Any]) -> Any:
 
 def given(arg: Any) -> Any:
     return jax.tree.map(lambda x: jnp.asarray(x) if isinstance(x, np.ndarray) else x, arg)
+
+
+def divided(args: Sequence[Any]) -> tuple[list[Any], Callable[[Iterable[Any]], list[Any]]]:
+    """Return the arguments that JAX traces, and a function that puts such among the others.
+
+    Seeds and counts stay Python numbers.
+    """
+    fixed = {i: arg for i, arg in enumerate(args) if isinstance(arg, int | float | str)}
+
+    def joined(traced: Iterable[Any]) -> list[Any]:
+        rest = iter(traced)
+        return [fixed[i] if i in fixed else next(rest) for i in range(len(args))]
+
+    return [given(arg) for i, arg in enumerate(args) if i not in fixed], joined
 
 
 def real_mesh(sizes: Mapping[str, int]) -> Mesh:
@@ -129,9 +137,6 @@ class Widening:
 
 def watch_shard_map(on: Watching) -> None:
     """Run every `shard_map` with the simulator, and record what it does."""
-    original = jax.shard_map
-    old_module = sys.modules["jax.experimental.shard_map"]
-    old = old_module.shard_map
 
     def hooked(make: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(make)
@@ -146,23 +151,20 @@ def watch_shard_map(on: Watching) -> None:
 
         return shard_map
 
-    jax.shard_map = hooked(original)  # type: ignore[assignment]
-    old_module.shard_map = hooked(old)  # type: ignore[attr-defined]
+    for module in (jax, sys.modules["jax.experimental.shard_map"]):
+        module.shard_map = hooked(module.shard_map)  # type: ignore[attr-defined]
 
 
 def _switch_check_off() -> None:
     """Run every `shard_map` with `check_vma=False`."""
     old_module = sys.modules["jax.experimental.shard_map"]
-    original, old = jax.shard_map, old_module.shard_map
+    modules: list[tuple[Any, str]] = [(jax, "check_vma"), (old_module, "check_rep")]
+    for module, option in modules:
+        module.shard_map = functools.partial(_replacing, module.shard_map, {option: False})
 
-    def new(*args: Any, **kwargs: Any) -> Any:
-        return original(*args, **{**kwargs, "check_vma": False})
 
-    def older(*args: Any, **kwargs: Any) -> Any:
-        return old(*args, **{**kwargs, "check_rep": False})
-
-    jax.shard_map = new  # type: ignore[assignment]
-    old_module.shard_map = older  # type: ignore[attr-defined]
+def _replacing(f: Callable[..., Any], options: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+    return f(*args, **{**kwargs, **options})
 
 
 def _simulated(sharded: Callable[..., Any], body: Any, on: Watching) -> Callable[..., Any]:
@@ -171,7 +173,7 @@ def _simulated(sharded: Callable[..., Any], body: Any, on: Watching) -> Callable
     @functools.wraps(body)
     def call_simulated(*args: Any, **kwargs: Any) -> Any:
         traced = tracing(args, kwargs)
-        on.observations.maps.append(_map_facts(traced.program))
+        on.observations.records["shard_maps"].append(_map_facts(traced.program))
         on.observations.programs.append((traced.program, traced.values))
         return traced.finish(run_program(traced.program, ALL, traced.values))
 
@@ -206,69 +208,45 @@ def _map_facts(program: Any) -> dict[str, Any]:
     }
 
 
-def _watch_vmap(on: Watching) -> None:
-    original = jax.vmap
+def _before(owner: Any, name: str, note: Callable[..., None]) -> None:
+    """Call `note` with the arguments of each call of a function or method, before it runs."""
+    original = getattr(owner, name)
 
     @functools.wraps(original)
-    def vmap(*args: Any, **kwargs: Any) -> Any:
-        on.observations.vmaps += 1
+    def noted(*args: Any, **kwargs: Any) -> Any:
+        note(*args, **kwargs)
         return original(*args, **kwargs)
 
-    jax.vmap = vmap  # type: ignore[assignment]
+    setattr(owner, name, noted)
 
 
-def _shape(args: tuple[Any, ...]) -> list[int]:
-    return next((list(a.shape) for a in args if hasattr(a, "shape")), [])
-
-
-def _watch_linen(on: Watching) -> None:
+def _watch_calls(on: Watching) -> None:
     import flax.linen as nn
-
-    init, apply = nn.Module.init, nn.Module.apply
-
-    @functools.wraps(init)
-    def noted_init(self: Any, rngs: Any, *args: Any, **kwargs: Any) -> Any:
-        on.observations.inits.append(
-            {"module": type(self).__name__, "shape": _shape(args), "line": _line()}
-        )
-        return init(self, rngs, *args, **kwargs)
-
-    @functools.wraps(apply)
-    def noted_apply(self: Any, variables: Any, *args: Any, **kwargs: Any) -> Any:
-        on.observations.calls.append(
-            {"module": type(self).__name__, "shape": _shape(args), "line": _line()}
-        )
-        return apply(self, variables, *args, **kwargs)
-
-    nn.Module.init = noted_init
-    nn.Module.apply = noted_apply
-
-
-def _watch_nnx(on: Watching) -> None:
     from flax import nnx
 
-    called, init, update = nnx.Linear.__call__, nnx.Optimizer.__init__, nnx.Optimizer.update
+    def count_vmap(*_: Any, **__: Any) -> None:
+        on.observations.vmaps += 1
 
-    @functools.wraps(called)
-    def noted_call(self: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-        note = {"module": "Linear", "shape": list(inputs.shape), "line": _line()}
-        on.observations.calls.append(note)
-        return called(self, inputs, *args, **kwargs)
+    def linen(kind: str) -> Callable[..., None]:
+        def note(self: Any, _: Any = None, *args: Any, **__: Any) -> None:
+            shape = next((list(a.shape) for a in args if hasattr(a, "shape")), [])
+            on.record(kind, module=type(self).__name__, shape=shape)
 
-    @functools.wraps(init)
-    def noted_init(self: Any, *args: Any, **kwargs: Any) -> None:
-        on.observations.optimizers.append({"line": _line()})
-        init(self, *args, **kwargs)
+        return note
 
-    @functools.wraps(update)
-    def noted_update(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def note_linear(_: Any, inputs: Any, *args: Any, **__: Any) -> None:
+        on.record("calls", module="Linear", shape=list(inputs.shape))
+
+    def note_update(_: Any, *args: Any, **kwargs: Any) -> None:
         grads = kwargs.get("grads", args[1] if len(args) > 1 else None)
-        on.observations.updates.append({"line": _line(), "grads": _numbers(grads)})
-        return update(self, *args, **kwargs)
+        on.record("updates", grads=_numbers(grads))
 
-    nnx.Linear.__call__ = noted_call
-    nnx.Optimizer.__init__ = noted_init  # type: ignore[method-assign]
-    nnx.Optimizer.update = noted_update  # type: ignore[method-assign]
+    _before(jax, "vmap", count_vmap)
+    _before(nn.Module, "init", linen("inits"))
+    _before(nn.Module, "apply", linen("calls"))
+    _before(nnx.Linear, "__call__", note_linear)
+    _before(nnx.Optimizer, "__init__", lambda *_, **__: on.record("optimizers"))
+    _before(nnx.Optimizer, "update", note_update)
 
 
 def _numbers(tree: Any) -> list[Any]:
@@ -284,8 +262,6 @@ def _numbers(tree: Any) -> list[Any]:
 def _line() -> int:
     """Return the current line of the learner's file: the innermost frame in its folder."""
     frame: Any = sys._getframe(2)
-    import os
-
     here = os.path.join(os.getcwd(), "")
     while frame is not None:
         if frame.f_code.co_filename.startswith(here):

@@ -20,7 +20,7 @@ from typing import Any
 
 from ..._base.errors import ShardwiseError, require
 from . import wire
-from .runs import PRINTED, Going, Limits, Ran, Stream
+from .runs import Going, Limits, Ran, Stream
 from .walls import ALL, Walls, landlock, seccomp, words
 from .walls.view import ReadablePaths
 
@@ -49,7 +49,8 @@ class Sandbox:
         self._hidden: tuple[str, ...] = ()
         self._process: subprocess.Popen[bytes] | None = None
         self._talk: socket.socket | None = None
-        self._base: tempfile.TemporaryDirectory[str] | None = None
+        self._parts = contextlib.ExitStack()
+        """The folder, the connection and the process of the nursery."""
         self._rest = b""
         self._number = 0
         self._ready = False
@@ -102,13 +103,18 @@ class Sandbox:
             return
         require("flax", "shardwise practice")
         self.close()
-        self._base = tempfile.TemporaryDirectory(prefix="shardwise-practice-")
-        view = ReadablePaths.of_this_python(self._hidden)
-        our_end, child_end = socket.socketpair()
-        with _proc() as proc:
+        with contextlib.ExitStack() as parts:
+            base = tempfile.TemporaryDirectory(
+                prefix="shardwise-practice-", ignore_cleanup_errors=True
+            )
+            parts.enter_context(base)
+            view = ReadablePaths.of_this_python(self._hidden)
+            our_end, child_end = socket.socketpair()
+            parts.callback(our_end.close)
+            proc = _open_proc()
             settings = {
                 "without": self.without,
-                "base": self._base.name,
+                "base": base.name,
                 "readable": view.readable,
                 "hidden": view.hidden,
                 "namespaces": "",
@@ -116,32 +122,26 @@ class Sandbox:
                 "proc": proc,
             }
             command = [sys.executable, "-P", "-m", "shardwise._practice.sandbox.nursery"]
-            self._process = subprocess.Popen(
-                [*command, str(child_end.fileno()), json.dumps(settings)],
-                pass_fds=[child_end.fileno(), *[proc] * (proc >= 0)],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                env=_environment(),
-                start_new_session=True,
-            )
-        child_end.close()
+            with child_end:
+                self._process = subprocess.Popen(
+                    [*command, str(child_end.fileno()), json.dumps(settings)],
+                    pass_fds=[child_end.fileno(), *[proc] * (proc >= 0)],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                    env=_environment(),
+                    start_new_session=True,
+                )
+            if proc >= 0:
+                os.close(proc)
+            parts.callback(_end, self._process)
+            self._parts = parts.pop_all()
         self._talk, self._rest, self._ready = our_end, b"", False
 
     def close(self) -> None:
         """End the nursery and all its processes."""
-        if self._talk is not None:
-            self._talk.close()
-            self._talk = None
-        if self._process is not None:
-            with contextlib.suppress(OSError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
-            self._process = None
-        if self._base is not None:
-            with contextlib.suppress(OSError):
-                self._base.cleanup()
-            self._base = None
+        self._parts.close()
+        self._process = self._talk = None
 
     def run(self, jobs: Sequence[dict[str, Any]], source: str, name: str) -> list[Ran]:
         """Run a file for each job, in parallel on the available processors.
@@ -252,7 +252,7 @@ class Sandbox:
             index,
             len(jobs),
             Stream(answer[0], wire.ANSWER),
-            Stream(printed[0], self.limits.output, PRINTED),
+            Stream(printed[0], self.limits.output),
         )
 
     def _listen(self, going: dict[int, Going], results: dict[int, list[Ran]]) -> None:
@@ -294,18 +294,18 @@ class Sandbox:
             going.clear()
 
 
-@contextlib.contextmanager
-def _proc() -> Any:
+def _end(process: subprocess.Popen[bytes]) -> None:
+    with contextlib.suppress(OSError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def _open_proc() -> int:
     """Open /proc, where a process reads the size of its memory; return -1 if it is missing."""
     try:
-        file = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY)
+        return os.open("/proc", os.O_RDONLY | os.O_DIRECTORY)
     except OSError:
-        yield -1
-        return
-    try:
-        yield file
-    finally:
-        os.close(file)
+        return -1
 
 
 def _tasks() -> int:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..._analysis.fixes import check
 from ..._analysis.inspect import Inspection, inspect
 from ..._analysis.inspect.record import StepRecorder
-from ..._base.errors import text_of
+from ..._mesh import mesh as make_mesh
 from . import hooks
 
 FINDINGS, STEPS = 6, 400
@@ -19,44 +20,28 @@ def look(
     function: Callable[..., Any], job: Mapping[str, Any], on: hooks.Watching
 ) -> dict[str, Any]:
     """Return the results of `check` and `inspect` for a solution; either may fail."""
-    args = [hooks.given(arg) for arg in job["args"]]
-    wide = on.wide
-    sizes = dict(job["mesh"])
+    wide, sizes = on.wide, dict(job["mesh"])
+    traced, joined = hooks.divided(job["args"])
 
-    def program(*args_of_call: Any, mesh: Any) -> Any:
+    def program(*args: Any, mesh: Any) -> Any:
         if job.get("pass_mesh"):
-            return function(*args_of_call, mesh=mesh)
+            return function(*joined(args), mesh=mesh)
         # The solution creates a mesh of one device, which gets the size of this mesh.
         before, wide.count = wide.count, mesh.size
         try:
-            return function(*args_of_call)
+            return function(*joined(args))
         finally:
             wide.count = before
 
-    # Only arrays are traced; numbers such as seeds and counts stay Python numbers.
-    fixed = {i: arg for i, arg in enumerate(args) if isinstance(arg, int | float | str)}
-    traced = [arg for i, arg in enumerate(args) if i not in fixed]
-
-    def bound(*args_of_call: Any, mesh: Any) -> Any:
-        rest = iter(args_of_call)
-        return program(
-            *(fixed[i] if i in fixed else next(rest) for i in range(len(args))), mesh=mesh
-        )
-
     report: dict[str, Any] = {"findings": [], "inspection": None}
-    try:
-        verdict = check(bound, *traced, mesh={name: [size] for name, size in sizes.items()})
+    with contextlib.suppress(Exception):
+        verdict = check(program, *traced, mesh={name: [size] for name, size in sizes.items()})
         every = (*verdict.findings, *verdict.silenced)
         report["findings"] = [finding.to_dict() for finding in every[:FINDINGS]]
-    except Exception as error:
-        report["check"] = f"{type(error).__name__}: {text_of(error)}"[:300]
     try:
-        from ..._mesh import mesh as make_mesh
-
-        inspection = inspect(bound, *traced, mesh=make_mesh(sizes))
-    except Exception as error:
-        report["inspect"] = f"{type(error).__name__}: {text_of(error)}"[:300]
-        inspection = _by_parts(program, args, sizes, on)
+        inspection = inspect(program, *traced, mesh=make_mesh(sizes))
+    except Exception:
+        inspection = _by_parts(program, traced, sizes, on)
     if inspection is not None:
         data = inspection.to_dict()
         data["steps"] = data["steps"][:STEPS]
@@ -68,8 +53,6 @@ def _by_parts(
     program: Callable[..., Any], args: list[Any], sizes: Mapping[str, int], on: Any
 ) -> Inspection | None:
     """Check the `shard_map`s of a solution one by one, if it cannot be traced as a whole."""
-    from ..._mesh import mesh as make_mesh
-
     hooks.watch_shard_map(on)
     try:
         program(*args, mesh=make_mesh(dict(sizes)))

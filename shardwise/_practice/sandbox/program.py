@@ -39,14 +39,19 @@ addresses from the program, and would let it take over the process that replays 
 
 def export(function: Callable[..., Any], job: Mapping[str, Any]) -> dict[str, Any]:
     """Return the program of a function, with the form of its result."""
-    arrays, fixed = divided(job["args"])
+    arrays, joined = hooks.divided(job["args"])
     form: list[Any] = []
 
-    def flat(*leaves: Any) -> tuple[Any, ...]:
-        result = hooks.call(function, {**job, "args": joined(leaves, fixed, job["args"])})
-        arrays_of_result: list[Any] = []
-        form.append(_form(result, arrays_of_result))
-        return tuple(arrays_of_result)
+    def flat(*traced: Any) -> tuple[Any, ...]:
+        result = hooks.call(function, {**job, "args": joined(traced)})
+        leaves: list[Any] = []
+
+        def note(value: Any) -> dict[str, int]:
+            leaves.append(jnp.asarray(value))
+            return {"leaf": len(leaves) - 1}
+
+        form.append(wire.pack(result, note))
+        return tuple(leaves)
 
     exported = jax.export.export(jax.jit(flat, keep_unused=True))(*arrays)
     return {
@@ -56,32 +61,6 @@ def export(function: Callable[..., Any], job: Mapping[str, Any]) -> dict[str, An
             {"shape": list(aval.shape), "dtype": str(aval.dtype)} for aval in exported.out_avals
         ],
     }
-
-
-def divided(args: Sequence[Any]) -> tuple[list[Any], dict[int, Any]]:
-    """Split arguments into arrays, and others (seeds, counts) by position."""
-    fixed = {i: arg for i, arg in enumerate(args) if isinstance(arg, int | float | str)}
-    rest = [hooks.given(arg) for i, arg in enumerate(args) if i not in fixed]
-    return jax.tree.leaves(rest), fixed
-
-
-def joined(leaves: Sequence[Any], fixed: Mapping[int, Any], like: Sequence[Any]) -> list[Any]:
-    """Rebuild arguments from their arrays and the others."""
-    rest = [arg for i, arg in enumerate(like) if i not in fixed]
-    again = iter(jax.tree.unflatten(jax.tree.structure(rest), leaves))
-    return [fixed[i] if i in fixed else next(again) for i in range(len(like))]
-
-
-def _form(value: Any, leaves: list[Any]) -> Any:
-    """Return the structure of a result with an index for each array, and append these to a list."""
-    if value is None:
-        return {"none": True}
-    if isinstance(value, dict):
-        return {"dict": {str(key): _form(item, leaves) for key, item in value.items()}}
-    if isinstance(value, list | tuple):
-        return {"list": [_form(item, leaves) for item in value]}
-    leaves.append(jnp.asarray(value))
-    return {"leaf": len(leaves) - 1}
 
 
 def _filled(form: Any, leaves: Sequence[Any]) -> Any:
@@ -95,11 +74,11 @@ def _filled(form: Any, leaves: Sequence[Any]) -> Any:
 def replay(job: Mapping[str, Any]) -> dict[str, Any]:
     """Run a program on the arguments of a job; return its result, and what the devices do."""
     program = job["program"]
-    arrays, _ = divided(job["args"])
+    arrays, _ = hooks.divided(job["args"])
     placed = NamedSharding(hooks.real_mesh(job["mesh"]), PartitionSpec())
     outs = [jax.ShapeDtypeStruct(out["shape"], out["dtype"]) for out in program["outs"]]
 
-    def same_form(*leaves: Any) -> tuple[Any, ...]:
+    def same_form(*_: Any) -> tuple[Any, ...]:
         return tuple(jnp.zeros(out.shape, out.dtype) for out in outs)
 
     # A program with the same arguments and results, whose module is replaced by the given one.
@@ -108,8 +87,8 @@ def replay(job: Mapping[str, Any]) -> dict[str, Any]:
     module = base64.b64decode(program["module"])
     exported = dataclasses.replace(template, mlir_module_serialized=module)
     program_facts = facts(exported.mlir_module())
-    placed_args = [jax.device_put(array, placed) for array in arrays]
-    leaves = [np.asarray(leaf) for leaf in jax.jit(exported.call)(*placed_args)]
+    results = jax.jit(exported.call)(*jax.device_put(arrays, placed))
+    leaves = [np.asarray(leaf) for leaf in results]
     return {"value": _filled(program["form"], leaves), "facts": program_facts}
 
 

@@ -59,16 +59,13 @@ class Stream:
     file: int
     limit: int
     """The number of bytes after which the run is stopped."""
-    keep: int = 0
-    """The number of bytes to keep; 0 keeps all up to the limit."""
-    got: bytes = b""
-    count: int = 0
+    got: bytearray = dataclasses.field(default_factory=bytearray)
     open: bool = True
 
     @property
     def full(self) -> bool:
         """Whether the run wrote more than the limit."""
-        return self.count > self.limit
+        return len(self.got) > self.limit
 
     def read(self) -> None:
         """Read what has arrived."""
@@ -76,9 +73,7 @@ class Stream:
             while self.open and not self.full:
                 more = os.read(self.file, 1 << 16)
                 self.open = bool(more)
-                self.count += len(more)
-                if not self.keep or len(self.got) <= self.keep:
-                    self.got += more
+                self.got += more
         self.open = self.open and not self.full
 
     def close(self) -> None:
@@ -110,7 +105,7 @@ class Going:
         """Return how its runs ended, from the report of the nursery about the process."""
         for stream in self.streams:
             stream.read()
-        runs = wire.read(self.answer.got, self.count) if self.answer.got else None
+        runs = wire.read(bytes(self.answer.got), self.count) if self.answer.got else None
         code = int(line.get("code", 0))
         spent = code in (-signal.SIGXCPU, -signal.SIGKILL) and line.get("cpu", 0) > limits.cpu - 1
         ran = Ran(
@@ -131,7 +126,7 @@ class Going:
 
     def _printed(self) -> str:
         text = visible(self.printed.got[:PRINTED].decode("utf-8", "replace"))
-        return text + " ..." * (self.printed.count > PRINTED)
+        return text + " ..." * (len(self.printed.got) > PRINTED)
 
     def close(self) -> None:
         """Close the reading ends of its pipes."""

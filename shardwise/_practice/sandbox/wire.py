@@ -51,14 +51,18 @@ class NonArray:
         return f"<{self.kind}>"
 
 
-def pack(value: Any) -> Any:
-    """Return a result as plain data: arrays, and dicts, lists and tuples of them."""
+def pack(value: Any, leaf: Callable[[Any], Any] | None = None) -> Any:
+    """Return a result as plain data: dicts, lists and tuples, with `leaf` applied to arrays."""
     if value is None:
         return {"none": True}
     if isinstance(value, dict):
-        return {"dict": {str(key): pack(item) for key, item in value.items()}}
+        return {"dict": {str(key): pack(item, leaf) for key, item in value.items()}}
     if isinstance(value, list | tuple):
-        return {"list": [pack(item) for item in value]}
+        return {"list": [pack(item, leaf) for item in value]}
+    return leaf(value) if leaf else _packed_array(value)
+
+
+def _packed_array(value: Any) -> Any:
     try:
         array = np.asarray(value)
         if array.dtype.kind in NARROW:

@@ -1,6 +1,6 @@
 (function () {
   "use strict";
-  var state = null, open = null, chosen = false;
+  var state = null, open = null, drawn = null;
 
   get("menu").addEventListener("click", function () {
     var shown = get("list").classList.toggle("open");
@@ -29,7 +29,7 @@
       row.appendChild(make("span", one.title));
       row.type = "button";
       row.setAttribute("aria-current", String(open === one.name));
-      row.addEventListener("click", function () { chosen = true; choose(one.name); });
+      row.addEventListener("click", function () { choose(one.name); });
       box.appendChild(row);
     });
     var done = state.exercises.filter(function (one) { return one.solved; }).length;
@@ -157,7 +157,7 @@
       on.type = "button";
       on.disabled = !next;
       on.style.marginTop = ".9rem";
-      if (next) on.addEventListener("click", function () { chosen = false; choose(next.name); });
+      if (next) on.addEventListener("click", function () { choose(next.name); });
       box.appendChild(on);
     }
   };
@@ -177,28 +177,39 @@
     box.appendChild(code);
   };
 
-  var show = function (one, all) {
+  var show = function (one) {
     if (one.name !== open) return;
-    if (all) statement(one);
+    statement(one);
     verdict(one);
     source(one);
   };
-  var refresh = function (all) {
+  var refresh = function () {
     return ask("overview").then(function (found) {
+      var before = state;
+      if (before && found.changes < before.changes) return;  // an answer that came late
       state = found;
       get("problem").hidden = !found.problem;
       get("problem").textContent = found.problem;
       if (open === null) open = found.current;
+      // A file that is saved is the one that its author wants to see.
+      if (before && found.saved[0] !== before.saved[0]) turn(found.saved[1]);
+      if (drawn === open + " " + found.changes) return;
       list();
-      return ask("exercise/" + open);
-    }).then(function (one) { show(one, all); });
+      return ask("exercise/" + open).then(function (one) {
+        drawn = one.name + " " + found.changes;
+        show(one);
+      });
+    });
+  };
+  var turn = function (name) {
+    open = name;
+    history.replaceState(null, "", "#" + name);
   };
   var choose = function (name) {
-    open = name;
+    turn(name);
     get("list").classList.remove("open");
     get("menu").setAttribute("aria-expanded", "false");
-    history.replaceState(null, "", "#" + name);
-    refresh(true).then(function () {
+    refresh().then(function () {
       window.scrollTo(0, 0);
       reveal();
     });
@@ -209,11 +220,10 @@
       box.scrollTop = row.offsetTop - box.offsetTop - box.clientHeight / 2;
     }
   };
-  var hint = function () { ask("hint/" + open, true).then(function (one) { show(one, true); }); };
+  var hint = function () { ask("hint/" + open, true).then(show); };
   var judge = function () { ask("judge/" + open, true); };
   var move = function (step) {
     var names = state.exercises.map(function (one) { return one.name; });
-    chosen = true;
     choose(names[(names.indexOf(open) + step + names.length) % names.length]);
   };
   document.addEventListener("keydown", function (event) {
@@ -224,19 +234,11 @@
     else if (event.key === "r") judge();
   });
 
-  var listen = function () {
-    var events = new EventSource("events");
-    events.onopen = function () {
-      get("lost").hidden = true;
-      refresh(false);
-    };
-    events.onerror = function () { get("lost").hidden = false; };
-    events.onmessage = function (event) {
-      var message = JSON.parse(event.data);
-      // A file that is saved is the one that its author wants to see.
-      if (message.kind === "saved" && message.name !== open) { choose(message.name); return; }
-      refresh(message.kind === "judged");
-    };
+  var watch = function () {
+    refresh().then(function () { return true; }, function () { return false; }).then(function (there) {
+      get("lost").hidden = there;
+      setTimeout(watch, 500);
+    });
   };
   window.addEventListener("hashchange", function () {
     var name = location.hash.slice(1);
@@ -245,11 +247,11 @@
     }
   });
   open = location.hash.slice(1) || null;
-  refresh(true).catch(function () {
+  refresh().catch(function () {
     open = null;
-    return refresh(true);
+    return refresh();
   }).then(function () {
     reveal();
-    listen();
+    watch();
   });
 })();

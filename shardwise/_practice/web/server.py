@@ -1,13 +1,14 @@
 """A server for one machine: 127.0.0.1, a random token in the address, nothing from the disk.
 
-The standard library is enough: a handful of paths, one page, and events that the browser listens
-to. The names of exercises are looked up in a list, so no path from outside reaches the disk.
+The standard library is enough: a handful of paths, and one page, which asks twice a second
+whether anything has changed. The names of exercises are looked up in a list, so no path from
+outside reaches the disk.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
-import queue
 import secrets
 import threading
 import time
@@ -19,6 +20,7 @@ from typing import Any
 
 from markdown_it import MarkdownIt
 
+from ..._base.errors import ShardwiseError
 from ..._base.pages import environment
 from ..._base.version import __version__
 from ..exercise import Exercise
@@ -26,8 +28,7 @@ from ..folder import about_hints
 from ..workshop import Workshop
 
 BEAT = 0.25
-KEEP = 15.0
-"""Seconds after which a silent connection is shown that it is still there."""
+"""Seconds between two looks at the folder."""
 
 POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
@@ -42,24 +43,23 @@ MARKDOWN = MarkdownIt("commonmark", {"html": False})
 
 
 class LiveWorkshop:
-    """The workshop behind the page: looks at the folder, judges, and notifies the open pages."""
+    """The workshop behind the page: looks at the folder, judges, and counts the changes."""
 
     def __init__(self, shop: Workshop):
         self.shop = shop
-        self.listeners: list[queue.Queue[str]] = []
-        self.waiting: list[str] = []
-        """The names of the exercises that are judged, or wait for it."""
+        self.waiting: list[Exercise] = []
+        """The exercise that is judged, and those that wait for it."""
+        self.saved: tuple[int, str] = (0, "")
+        """How many files were saved, and the exercise of the last one."""
         self.problem = ""
         """Why the folder cannot be looked at, if it cannot."""
-        self.todo: queue.Queue[Exercise] = queue.Queue()
-        self.lock = threading.Lock()
+        self.changes = 0
+        self._numbers = itertools.count(1)
         self.over = threading.Event()
 
     def start(self) -> None:
         """Look and judge, each in a thread of its own."""
-        for exercise in self.shop.folder.unjudged:
-            self.waiting.append(exercise.name)
-            self.todo.put(exercise)
+        self.waiting += self.shop.folder.unjudged
         for work in (self._look, self._judge):
             threading.Thread(target=work, daemon=True).start()
 
@@ -72,30 +72,23 @@ class LiveWorkshop:
             except Exception as error:  # a folder may be damaged for a while: look again
                 self.problem = f"The folder cannot be read: {error}"
             if self.problem != before:
-                self.notify({"kind": "problem", "name": ""})
+                self._count_change()
 
     def ask(self, exercise: Exercise) -> None:
         """Have an exercise judged."""
-        self.waiting.append(exercise.name)
-        self.todo.put(exercise)
-        self.notify({"kind": "saved", "name": exercise.name})
+        self.waiting.append(exercise)
+        self.saved = (self.saved[0] + 1, exercise.name)
+        self._count_change()
 
     def _judge(self) -> None:
-        while not self.over.is_set():
-            try:
-                exercise = self.todo.get(timeout=0.5)
-            except queue.Empty:
-                continue
-            self.notify({"kind": "judging", "name": exercise.name})
-            _, first = self.shop.run(exercise)  # whatever the file does, this returns a verdict
-            self.waiting.remove(exercise.name)
-            self.notify({"kind": "judged", "name": exercise.name, "first": first})
+        while not self.over.wait(BEAT):
+            while self.waiting and not self.over.is_set():
+                self.shop.run(self.waiting[0])  # whatever the file does, this returns a verdict
+                self.waiting.pop(0)
+                self._count_change()
 
-    def notify(self, event: dict[str, Any]) -> None:
-        """Send an event to every open page."""
-        with self.lock:
-            for listener in self.listeners:
-                listener.put(json.dumps(event))
+    def _count_change(self) -> None:
+        self.changes = next(self._numbers)
 
     def find(self, name: str) -> Exercise | None:
         """An exercise by its name, out of the list."""
@@ -106,27 +99,24 @@ class LiveWorkshop:
     def overview(self) -> dict[str, Any]:
         """What the page shows of all exercises."""
         folder = self.shop.folder
-        current = folder.current
         return {
-            "current": current.name if current else folder.exercises[-1].name,
-            "judging": self.waiting[0] if self.waiting else None,
+            "changes": self.changes,
+            "saved": self.saved,
+            "current": (folder.current or folder.exercises[-1]).name,
             "problem": self.problem,
-            "exercises": [
-                {
-                    "number": exercise.number,
-                    "name": exercise.name,
-                    "title": exercise.title,
-                    "topic": exercise.topic,
-                    "solved": exercise.name in folder.solved,
-                    "status": self._status(exercise),
-                }
-                for exercise in folder.exercises
-            ],
+            "exercises": [self._summary(exercise) for exercise in folder.exercises],
         }
 
-    def _status(self, exercise: Exercise) -> str:
+    def _summary(self, exercise: Exercise) -> dict[str, Any]:
         judgement = self.shop.verdicts.get(exercise.name)
-        return judgement.status if judgement else ""
+        return {
+            "number": exercise.number,
+            "name": exercise.name,
+            "title": exercise.title,
+            "topic": exercise.topic,
+            "solved": exercise.name in self.shop.folder.solved,
+            "status": judgement.status if judgement else "",
+        }
 
     def exercise(self, exercise: Exercise) -> dict[str, Any]:
         """What the page shows of one exercise."""
@@ -134,20 +124,16 @@ class LiveWorkshop:
         judgement = self.shop.verdicts.get(exercise.name)
         count = folder.hinted.get(exercise.name, 0)
         return {
-            "number": exercise.number,
-            "name": exercise.name,
-            "title": exercise.title,
-            "topic": exercise.topic,
+            **self._summary(exercise),
             "file": exercise.file_name,
             "path": f"{folder.path.name}/{exercise.file_name}",
             "statement": MARKDOWN.render(exercise.statement),
             "source": _code(folder.text(exercise), exercise),
-            "solved": exercise.name in folder.solved,
             "hints": [MARKDOWN.render(hint) for hint in exercise.hints[:count]],
             "about_hints": about_hints(exercise),
             "more_hints": count < len(exercise.hints),
             "solution": exercise.solution if exercise.name in folder.solved else None,
-            "judging": exercise.name in self.waiting,
+            "judging": exercise in self.waiting,
             "verdict": judgement.to_dict() if judgement else None,
         }
 
@@ -196,7 +182,7 @@ class Handler(BaseHTTPRequestHandler):
         """Nothing is logged: the address holds the token."""
 
     def do_GET(self) -> None:
-        """The page, its data, its events."""
+        """The page and its data."""
         path = self._path()
         if path is None:
             return
@@ -208,8 +194,6 @@ class Handler(BaseHTTPRequestHandler):
             self._json(live.overview())
         elif kind == "exercise" and (exercise := live.find(name)):
             self._json(live.exercise(exercise))
-        elif path == "events":
-            self._events()
         else:
             self._refuse(404)
 
@@ -245,29 +229,6 @@ class Handler(BaseHTTPRequestHandler):
             return self._refuse(404)
         return path.partition("?")[0]
 
-    def _events(self) -> None:
-        events: queue.Queue[str] = queue.Queue()
-        live = self.server.live
-        with live.lock:
-            live.listeners.append(events)
-        try:
-            self._head(200, "text/event-stream", None)
-            self.wfile.write(b": here\n\n")
-            self.wfile.flush()
-            while not live.over.is_set():
-                try:
-                    line = f"data: {events.get(timeout=KEEP)}\n\n"
-                except queue.Empty:
-                    line = ": still here\n\n"
-                self.wfile.write(line.encode())
-                self.wfile.flush()
-        except OSError:
-            pass
-        finally:
-            with live.lock:
-                live.listeners.remove(events)
-            self.close_connection = True
-
     def _json(self, data: Any) -> None:
         self._send(json.dumps(data).encode(), "application/json")
 
@@ -276,20 +237,16 @@ class Handler(BaseHTTPRequestHandler):
         self._send(b"not here\n", "text/plain", status)
 
     def _send(self, body: bytes, kind: str, status: int = 200) -> None:
-        self._head(status, kind, len(body))
-        self.wfile.write(body)
-
-    def _head(self, status: int, kind: str, length: int | None) -> None:
         self.send_response(status)
         self.send_header("Content-Type", kind)
-        if length is not None:
-            self.send_header("Content-Length", str(length))
+        self.send_header("Content-Length", str(len(body)))
         self.send_header("Cache-Control", "no-store")
         self.send_header("Content-Security-Policy", POLICY)
         self.send_header("Referrer-Policy", "no-referrer")
         self.send_header("X-Content-Type-Options", "nosniff")
         self.send_header("X-Frame-Options", "DENY")
         self.end_headers()
+        self.wfile.write(body)
 
     def version_string(self) -> str:
         """What the server calls itself."""
@@ -304,8 +261,6 @@ def page() -> str:
 
 def serve(shop: Workshop, port: int, browser: bool, say: Callable[[str], None]) -> None:
     """Serve the page until Ctrl-C."""
-    from ..._base.errors import ShardwiseError
-
     live = LiveWorkshop(shop)
     try:
         server = Server(live, port)

@@ -58,16 +58,16 @@ class Share:
         """
         if not self.shared:
             return batch or recorded or choose()
-        requests = others.gather_json([batch, recorded], "batch")
+        requests = others.gather([batch, recorded], "batch")
         if any(request[0] != batch for request in requests):
             listed = ", ".join(str(request[0]) for request in requests)
             raise _differ(f"the processes have batch = {listed}.")
         batch = batch or next((request[1] for request in requests if request[1]), None)
-        return batch or min(others.gather_json(choose(), "batch"))
+        return batch or min(others.gather(choose(), "batch"))
 
     def least(self, batch: int) -> int:
         """Return the least batch of all processes."""
-        return min(others.gather_json(batch, "batch")) if self.shared else batch
+        return min(others.gather(batch, "batch")) if self.shared else batch
 
     def identify(self, fingerprint: dict[str, str]) -> dict[str, str]:
         """Return the fingerprint of the run; raise if another process runs something else."""
@@ -80,8 +80,8 @@ class Share:
                 "the process": str(self.index),
             }
         facts = {k: v for k, v in fingerprint.items() if self._indexed or not _is_local(k)}
-        first = others.spread_json(facts, "fingerprint")
-        mismatches = others.gather_json(differences(first, facts, "process 0", "this one"), "same")
+        first = others.spread(facts, "fingerprint")
+        mismatches = others.gather(differences(first, facts, "process 0", "this one"), "same")
         for number, lines in enumerate(mismatches):
             if lines:
                 raise _differ(f"process {number} runs another evaluation: {lines[0]}.")
@@ -94,7 +94,7 @@ class Share:
         """
         if not self.shared or not self._indexed:
             return
-        gathered = others.gather_json([[s.start, s.rows] for s in done], "done")
+        gathered = others.gather([[s.start, s.rows] for s in done], "done")
         spans = [[Span(*pair) for pair in pairs] for pairs in gathered]
         _refuse_overlap(spans)
         finished = [span for part in spans for span in part]
@@ -127,7 +127,7 @@ class Share:
             "resumed": resumed,
             "notes": notes,
         }
-        reports = others.gather_json(local, "totals")
+        reports = others.gather(local, "totals")
         merged, offset = plan.totals(), 0
         for report in reports:
             for name, total in merged.items():

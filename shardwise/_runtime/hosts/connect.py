@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import math
 import os
-import platform
 import signal
 import socket
 import sys
@@ -27,7 +26,6 @@ from .find import Seat, find_seat
 
 HEARTBEAT = 10
 TIMEOUT = 300
-_CLOCK_TOLERANCE = 30.0  # seconds by which clocks may differ without a warning
 
 
 @dataclass(frozen=True)
@@ -105,20 +103,15 @@ def connect(
     global _connection
     if _connection is not None:
         return _connection
-    limit = _limit(timeout)
-    if not (isinstance(heartbeat, int | float) and 1 <= heartbeat < math.inf):
-        raise ShardwiseError(
-            f"it is {heartbeat!r}.",
-            where="argument 'heartbeat'",
-            rule="It is a number of seconds, at least 1.",
-            remedy="heartbeat=10",
-        )
+    patience = os.environ.get("SHARDWISE_TIMEOUT", TIMEOUT) if timeout is None else timeout
+    limit = _whole_seconds("timeout", patience, TIMEOUT)
+    beat = _whole_seconds("heartbeat", heartbeat, HEARTBEAT)
     how = "jax.distributed"
     if _jax.distributed_client() is None:
         seat = find_seat(coordinator, processes, process, limit)
         if seat is None:
             return Connection(0, 1, "alone", (socket.gethostname(),))
-        _join(seat, heartbeat, limit)
+        _join(seat, beat, limit)
         how = seat.how
     _connection = _introduce(how)
     _report_failures()
@@ -131,23 +124,22 @@ def connect(
     return _connection
 
 
-def _limit(timeout: float | None) -> int:
-    value = os.environ.get("SHARDWISE_TIMEOUT", TIMEOUT) if timeout is None else timeout
+def _whole_seconds(name: str, value: Any, default: int) -> int:
     try:
-        limit = float(value)
+        seconds = float(value)
     except (TypeError, ValueError):
-        limit = math.nan
-    if not 1 <= limit < math.inf:
+        seconds = math.nan
+    if not 1 <= seconds < math.inf:
         raise ShardwiseError(
             f"it is {value!r}.",
-            where="argument 'timeout'",
+            where=f"argument {name!r}",
             rule="It is a number of seconds, at least 1.",
-            remedy="timeout=300",
+            remedy=f"{name}={default}",
         )
-    return math.ceil(limit)
+    return math.ceil(seconds)
 
 
-def _join(seat: Seat, heartbeat: float, limit: int) -> None:
+def _join(seat: Seat, heartbeat: int, limit: int) -> None:
     if _jax.backends_have_started():
         raise ShardwiseError(
             "JAX has already initialized its devices.",
@@ -170,7 +162,7 @@ def _join(seat: Seat, heartbeat: float, limit: int) -> None:
                 local_device_ids=seat.local_devices,
                 cluster_detection_method="deactivate",
                 initialization_timeout=limit,
-                heartbeat_timeout_seconds=math.ceil(heartbeat),
+                heartbeat_timeout_seconds=heartbeat,
             )
     except Exception as error:
         raise _not_joined(seat, limit, error) from error
@@ -247,16 +239,14 @@ def _introduce(how: str) -> Connection:
     """Exchange host, versions and script; raise if the processes differ."""
     facts = {
         "host": socket.gethostname(),
-        "jax": jax.__version__,
+        "JAX": jax.__version__,
         "shardwise": __version__,
-        "Python": platform.python_version(),
-        "script": _script(),
-        "clock": time.time(),
+        "the script": _script(),
         "address": _address(),
     }
-    collected = others.collect(others.dump(facts), "connect")
-    verdict = None if collected is None else _compare([others.load(x) for x in collected])
-    comparison = others.spread_json(verdict, "connect")
+    collected = others.collect(facts, "connect")
+    verdict = None if collected is None else _compare(collected)
+    comparison = others.spread(verdict, "connect")
     if comparison["wrong"]:
         error = ShardwiseError(
             comparison["wrong"][0],
@@ -273,23 +263,13 @@ def _introduce(how: str) -> Connection:
 
 def _compare(reports: list[dict[str, Any]]) -> dict[str, Any]:
     first, problems, notes = reports[0], [], []
-    for key in ("jax", "shardwise", "script"):
-        for k, facts in enumerate(reports):
-            if facts[key] != first[key]:
-                name = {"jax": "JAX", "script": "the script"}.get(key, key)
-                problems.append(
-                    f"process 0 on {first['host']} has {name} {first[key]}, process {k} on "
-                    f"{facts['host']} has {facts[key]}."
-                )
-                break
-    clocks = [facts["clock"] for facts in reports]
-    spread = max(clocks) - min(clocks)
-    if spread > _CLOCK_TOLERANCE:
-        late, early = (reports[clocks.index(pick(clocks))]["host"] for pick in (min, max))
-        notes.append(
-            f"the clocks of {early} and {late} are {spread:.0f} s apart; this affects only the "
-            "times in logs"
-        )
+    for key in ("JAX", "shardwise", "the script"):
+        other = next((k for k, facts in enumerate(reports) if facts[key] != first[key]), None)
+        if other is not None:
+            problems.append(
+                f"process 0 on {first['host']} has {key} {first[key]}, process {other} on "
+                f"{reports[other]['host']} has {reports[other][key]}."
+            )
     hidden = [facts for facts in reports if facts.get("address", "").startswith("127.")]
     if hidden and len({facts["host"] for facts in reports}) > 1:
         notes.append(

@@ -43,11 +43,11 @@ def find_seat(
     arguments = {"coordinator": coordinator, "processes": processes, "process": process}
     missing = [name for name, value in arguments.items() if value is None]
     if not missing:
-        return _checked(Seat("arguments", str(coordinator), _integer("processes", processes),
-                             _integer("process", process)))  # fmt: skip
+        numbers = (_integer("processes", processes), _integer("process", process))
+        return _checked(Seat("arguments", str(coordinator), *numbers))
     if len(missing) < 3:
         raise ShardwiseError(
-            f"{_listed(missing)} {'is' if len(missing) == 1 else 'are'} missing.",
+            f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing.",
             where="sw.connect",
             rule="Either all of coordinator, processes and process are passed, or none.",
             remedy="sw.connect('10.0.0.1:9000', processes=4, process=0)",
@@ -84,9 +84,9 @@ def _launched() -> Seat | None:
         return None
     if missing:
         raise ShardwiseError(
-            f"{_listed(missing)} {'is' if len(missing) == 1 else 'are'} not set.",
+            f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not set.",
             where="the environment",
-            rule=f"shardwise launch sets {_listed(LAUNCH)} together.",
+            rule=f"shardwise launch sets {', '.join(LAUNCH)} together.",
             remedy="start the script with shardwise launch, or unset the others.",
         )
     return Seat(
@@ -194,7 +194,3 @@ def _integer(name: str, value: object) -> int:
 
 def _number(text: str | None) -> int:
     return int(text) if text is not None and text.isdigit() else 0
-
-
-def _listed(names: object) -> str:
-    return ", ".join(names)  # pyright: ignore[reportArgumentType, reportCallIssue]

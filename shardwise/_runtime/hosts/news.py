@@ -225,7 +225,7 @@ class News:
     def _give_up(self) -> None:
         """End this process because of the news."""
         if self.left:  # the others may not have noticed
-            report.send(code=FAILED, words=self._words, peer=True, left=self.left)
+            report.send("reported", code=FAILED, words=self._words, peer=True, left=self.left)
             self.fail(self._words, FAILED)
         self._leave(FAILED)
 

@@ -104,25 +104,17 @@ def _name(where: str) -> str:
     return f"{ROOT}/exchange/{section.name}/{section.exchanges}/{where}"
 
 
-def gather(value: bytes, where: str) -> list[bytes]:
-    """Return the values of all processes, on all of them: one exchange of a few bytes.
+def gather(value: Any, where: str) -> list[Any]:
+    """Return the values of all processes, on all of them: one exchange of a few bytes, as JSON.
 
     Args:
         value: The value of this process.
         where: The purpose, for messages during the wait.
     """
-    parts = collect(value, where)
-    joined = None if parts is None else b"".join(len(p).to_bytes(8, "big") + p for p in parts)
-    data = spread(joined, where)
-    values, offset = [], 0
-    while offset < len(data):
-        size = int.from_bytes(data[offset : offset + 8], "big")
-        values.append(data[offset + 8 : offset + 8 + size])
-        offset += 8 + size
-    return values
+    return spread(collect(value, where), where)
 
 
-def collect(value: bytes, where: str) -> list[bytes] | None:
+def collect(value: Any, where: str) -> list[Any] | None:
     """Return the values of all processes, on the first one; None on the others."""
     if count() == 1:
         return [value]
@@ -136,66 +128,42 @@ def collect(value: bytes, where: str) -> list[bytes] | None:
     return values
 
 
-def spread(value: bytes | None, where: str) -> bytes:
+def spread(value: Any, where: str) -> Any:
     """Return the value of the first process, on all of them; the others pass None."""
     if count() == 1:
-        assert value is not None
-        return value
+        return json.loads(json.dumps(value))
     name = _name(where)
-    if is_first():
-        assert value is not None
-        _put(name, value)
-        return value
-    return _get(name, 0, where)
-
-
-def dump(value: Any) -> bytes:
-    """Encode a value as JSON."""
-    return json.dumps(value).encode()
-
-
-def load(value: bytes) -> Any:
-    """Decode JSON."""
-    return json.loads(value)
-
-
-def gather_json(value: Any, where: str) -> list[Any]:
-    """Call `gather` with a JSON value."""
-    return [load(x) for x in gather(dump(value), where)]
-
-
-def spread_json(value: Any, where: str) -> Any:
-    """Call `spread` with a JSON value."""
-    return load(spread(dump(value) if is_first() else None, where))
+    return _put(name, value) if is_first() else _get(name, 0, where)
 
 
 def meet(where: str) -> None:
     """Wait until all processes are here."""
-    gather(b"", where)
+    gather(None, where)
 
 
-def _put(name: str, value: bytes) -> None:
-    # In pieces: the size of a message is limited.
-    client = _jax.distributed_client()
-    pieces = range(0, len(value), _CHUNK)
-    client.key_value_set_bytes(f"{name}/size", str(len(pieces)).encode())
+def _put(name: str, value: Any) -> Any:
+    """Store a value, in pieces, since the size of a message is limited; return it as received."""
+    client, text = _jax.distributed_client(), json.dumps(value)
+    pieces = range(0, len(text), _CHUNK)
+    client.key_value_set(f"{name}/size", str(len(pieces)))
     for k, start in enumerate(pieces):
-        client.key_value_set_bytes(f"{name}/{k}", value[start : start + _CHUNK])
+        client.key_value_set(f"{name}/{k}", text[start : start + _CHUNK])
+    return json.loads(text)
 
 
-def _get(name: str, of: int, where: str) -> bytes:
+def _get(name: str, of: int, where: str) -> Any:
     pieces = int(_wait(f"{name}/size", of, where))
-    return b"".join(_wait(f"{name}/{k}", of, where) for k in range(pieces))
+    return json.loads("".join(_wait(f"{name}/{k}", of, where) for k in range(pieces)))
 
 
-def _wait(key: str, of: int, where: str) -> bytes:
+def _wait(key: str, of: int, where: str) -> str:
     client = _jax.distributed_client()
     started = reported = time.monotonic()
     while True:
         news().check()
         ended = of in news().ends  # its values were written before
         try:
-            return client.blocking_key_value_get_bytes(key, int(EVERY * 1000))
+            return client.blocking_key_value_get(key, int(EVERY * 1000))
         except Exception as error:
             if not is_deadline(error):
                 raise news().lost(error) from error
@@ -214,7 +182,7 @@ def _wait(key: str, of: int, where: str) -> bytes:
 
 def report_progress() -> None:
     """Report stored progress to the launcher: a failure after it does not count as a crash loop."""
-    report.send()
+    report.send("progressed")
 
 
 def _host() -> str:

@@ -33,7 +33,7 @@ def require_shared(folder: str | os.PathLike[str], where: str) -> None:
             (folder / name["token"]).write_text("seen by all processes\n", encoding="utf-8")
         except OSError as error:
             name["error"] = f"{type(error).__name__}: {error}"
-    name = others.spread_json(name, "shared folder")
+    name = others.spread(name, "shared folder")
     if "error" in name:
         raise ShardwiseError(
             f"it cannot be written: {name['error']}",
@@ -41,7 +41,7 @@ def require_shared(folder: str | os.PathLike[str], where: str) -> None:
             remedy="name a folder that can be written.",
         )
     is_visible = others.is_first() or _appears(folder / name["token"])
-    answers = others.gather_json([socket.gethostname(), is_visible], "shared folder")
+    answers = others.gather([socket.gethostname(), is_visible], "shared folder")
     if others.is_first():
         with contextlib.suppress(OSError):
             (folder / name["token"]).unlink()

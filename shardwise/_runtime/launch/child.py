@@ -67,11 +67,16 @@ def _run_script(arguments: list[str]) -> None:
     exec(compile(source, str(path), "exec"), vars(module))
 
 
+def _others() -> Any:
+    """Return the module that knows the other processes, if the script has imported it."""
+    return sys.modules.get("shardwise._runtime.hosts.others")
+
+
 def _is_consequence(error: BaseException) -> bool:
     """Return whether an error only reports that another process has failed or is gone."""
-    others = sys.modules.get("shardwise._runtime.hosts.others")
     if type(error).__name__ == "PeerError":
         return True
+    others = _others()
     return others is not None and others.count() > 1 and others.is_connection_lost(error)
 
 
@@ -88,9 +93,11 @@ def _summary(error: BaseException) -> str:
 
 def _fail(words: str, error: BaseException | None, code: int = 1) -> None:
     """Report a failure to the launcher and to the other processes."""
-    peer = type(error).__name__ == "PeerError" or _has_heard()
-    report.send(code=code, words=words, peer=peer, left=_left_early() if peer else "")
-    others = sys.modules.get("shardwise._runtime.hosts.others")
+    others = _others()
+    heard = others is not None and others.has_heard()
+    peer = type(error).__name__ == "PeerError" or heard
+    left = others.left_early() if others is not None and peer else ""
+    report.send("reported", code=code, words=words, peer=peer, left=left)
     if error is None and others is not None and others.count() > 1:
         others.news().fail(f"process {others.index()} failed: {words}", code)
 
@@ -98,17 +105,7 @@ def _fail(words: str, error: BaseException | None, code: int = 1) -> None:
 def _end(pid: int) -> None:
     """Report to the launcher that the script has ended; not from a forked copy of this process."""
     if os.getpid() == pid:
-        report.send(ended=True)
-
-
-def _left_early() -> str:
-    others = sys.modules.get("shardwise._runtime.hosts.others")
-    return "" if others is None else others.left_early()
-
-
-def _has_heard() -> bool:
-    others = sys.modules.get("shardwise._runtime.hosts.others")
-    return others is not None and others.has_heard()
+        report.send("ended")
 
 
 def _end_with_launcher() -> None:

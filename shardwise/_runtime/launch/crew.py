@@ -16,7 +16,7 @@ import threading
 import time
 from typing import IO, Any
 
-from .events import Ended, Exited, Paused, Progressed, Reported
+from .events import Exited, Paused, from_message
 from .handshake import VARIABLE
 from .job import Job, deal_devices
 from .keeper import Keeper
@@ -151,7 +151,8 @@ class Crew:
     def _listen(self, number: int, reading: int) -> None:
         with os.fdopen(reading, encoding="utf-8") as lines:
             for line in lines:
-                self._events.put(_event(number, self._host, json.loads(line)))
+                report = {"process": number, "host": self._host, **json.loads(line)}
+                self._events.put(from_message(report))
 
     def _watch(
         self, number: int, process: subprocess.Popen[bytes], readers: list[threading.Thread]
@@ -186,13 +187,6 @@ class Crew:
             os.waitid(os.P_PID, pid, changes | os.WNOHANG)  # consume this change
             continued = status.si_code == os.CLD_CONTINUED
             self._events.put(Paused(number, self._host, continued))
-
-
-def _event(number: int, host: str, report: dict[str, Any]) -> Any:
-    """Return the report of a process as an event."""
-    if not report:
-        return Progressed()
-    return Ended(number, host) if "ended" in report else Reported(number, host, **report)
 
 
 def _kill_group(group: int, number: int) -> None:

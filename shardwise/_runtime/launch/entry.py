@@ -55,12 +55,9 @@ class Listener:
     def _listen(self) -> socket.socket:
         host, port = self._job.coordinator
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        listening = socket.socket(family)
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            listening.bind((host, port))
+            return socket.create_server((host, port), family=family, backlog=128)
         except OSError as error:
-            listening.close()
             raise ShardwiseError(
                 f"{error.strerror or error}.",
                 where=f"--coordinator {host}:{port}",
@@ -68,8 +65,6 @@ class Listener:
                 "and an unused port.",
                 remedy="end the other launcher, or choose another port on all machines.",
             ) from None
-        listening.listen(128)
-        return listening
 
     def _accept(self) -> None:
         with contextlib.suppress(OSError):

@@ -54,12 +54,26 @@ class Paused:
 class Progressed:
     """A process stored a checkpoint: the attempt made progress."""
 
+    process: int
+    host: str
+
+
+OfProcess = Exited | Reported | Ended | Paused | Progressed
+"""The events of a process."""
+
 
 @dataclass(frozen=True)
 class Signalled:
     """A launcher received a signal."""
 
     number: int
+
+
+@dataclass(frozen=True)
+class Stopped:
+    """The launcher of another machine has stopped its processes, as ordered."""
+
+    node: int
 
 
 @dataclass(frozen=True)
@@ -81,46 +95,41 @@ class Lost:
 
 
 @dataclass(frozen=True)
-class Message:
-    """A message from another launcher."""
+class Order:
+    """An order of the first launcher."""
 
-    node: int
-    message: dict[str, Any]
+    order: dict[str, Any]
 
 
 _KINDS = {
-    "exited": Exited,
-    "reported": Reported,
-    "ended": Ended,
-    "paused": Paused,
-    "signal": Signalled,
+    kind.__name__.lower(): kind
+    for kind in (Exited, Reported, Ended, Paused, Progressed, Signalled, Stopped)
 }
 
 
 def to_message(event: Any) -> dict[str, Any]:
     """Return an event as a message to another launcher."""
-    (name,) = (name for name, kind in _KINDS.items() if isinstance(event, kind))
-    return {"say": name, **dataclasses.asdict(event)}
+    return {"say": type(event).__name__.lower(), **dataclasses.asdict(event)}
 
 
 def from_message(message: dict[str, Any]) -> Any:
-    """Return the event in a message, or None if it is an answer and not an event.
+    """Return the event in a message.
 
     Raises:
-        ValueError: Its fields are not those of the event.
+        ValueError: Its fields are not those of an event.
     """
-    kind = _KINDS.get(str(message.get("say")))
+    name, values = message.get("say"), {k: v for k, v in message.items() if k != "say"}
+    kind = _KINDS.get(str(name))
     if kind is None:
-        return None
-    fields = {field.name: field for field in dataclasses.fields(kind)}
-    values = {name: value for name, value in message.items() if name != "say"}
-    for name, value in values.items():
-        if name not in fields or type(value).__name__ != fields[name].type:
-            raise ValueError(f"its message {message['say']!r} has another {name!r:.40}")
+        raise ValueError(f"its message {name!r:.40} is not known")
+    types = {field.name: field.type for field in dataclasses.fields(kind)}
+    for field, value in values.items():
+        if types.get(field) != type(value).__name__:
+            raise ValueError(f"its message {name!r} has another {field!r:.40}")
     try:
         return kind(**values)
     except TypeError as error:
-        raise ValueError(f"its message {message['say']!r} is not complete: {error}") from None
+        raise ValueError(f"its message {name!r} is not complete: {error}") from None
 
 
 def describe_exit(code: int) -> str:

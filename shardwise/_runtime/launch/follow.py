@@ -7,7 +7,7 @@ from typing import Any
 
 from ..._base.errors import ShardwiseError
 from .crew import Crew
-from .events import Ended, Exited, Lost, Message, Paused, Reported, Signalled, to_message
+from .events import Lost, OfProcess, Order, Signalled, Stopped, to_message
 from .handshake import RejectedError, join
 from .job import Job
 from .output import Output
@@ -54,7 +54,7 @@ class Follower:
             )
         self._shake_hands(connection)
         connection.listen(
-            lambda message: self._events.put(Message(0, message)),
+            lambda message: self._events.put(Order(message)),
             lambda reason: self._events.put(Lost(0, connection, reason)),
         )
         return connection
@@ -92,11 +92,11 @@ class Follower:
         """Follow orders; return the exit code, or None if the connection was lost."""
         while True:
             event = self._events.get()
-            if isinstance(event, Message):
-                code = self._obey(event.message, wire)
+            if isinstance(event, Order):
+                code = self._obey(event.order, wire)
                 if code is not None:
                     return code
-            elif isinstance(event, Exited | Reported | Ended | Paused):
+            elif isinstance(event, OfProcess):
                 wire.send(**to_message(event))
             elif isinstance(event, Signalled):
                 if self._signal is not None:  # the second signal
@@ -119,7 +119,7 @@ class Follower:
         elif order == "stop":
             self._crew.stop()
             self._drain()
-            wire.send(say="stopped")
+            wire.send(**to_message(Stopped(self._job.node)))
         elif order == "signal" and self._signal is None:
             self._signal = message["number"]
             self._crew.signal(message["number"])
@@ -141,7 +141,7 @@ class Follower:
         remaining = []
         while not self._events.empty():
             event = self._events.get()
-            if not isinstance(event, Exited | Reported | Ended | Paused):
+            if not isinstance(event, OfProcess):
                 remaining.append(event)
         for event in remaining:
             self._events.put(event)

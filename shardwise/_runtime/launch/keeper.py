@@ -50,10 +50,8 @@ def _keep(reading: int) -> None:
     devnull = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
         os.dup2(devnull, stream)
-    for descriptor in _descriptors():
-        if descriptor > 2 and descriptor != reading:
-            with contextlib.suppress(OSError):
-                os.close(descriptor)
+    os.closerange(3, reading)
+    os.closerange(reading + 1, 1 << 16)
     groups: set[int] = set()
     with os.fdopen(reading) as lines:
         for line in lines:
@@ -61,10 +59,3 @@ def _keep(reading: int) -> None:
     for group in groups:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(group, signal.SIGKILL)
-
-
-def _descriptors() -> list[int]:
-    try:
-        return [int(name) for name in os.listdir("/proc/self/fd")]
-    except OSError:
-        return list(range(3, 1024))

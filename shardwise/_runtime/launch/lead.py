@@ -15,11 +15,11 @@ from .events import (
     Exited,
     Joined,
     Lost,
-    Message,
     Paused,
     Progressed,
     Reported,
     Signalled,
+    Stopped,
     from_message,
 )
 from .failure import Evidence, Failure, first_failure, is_known
@@ -201,7 +201,7 @@ class Lead:
         waiting, deadline = set(self._wires), time.monotonic() + FAILED_GRACE + 10
         while (waiting & set(self._wires)) and (remaining := deadline - time.monotonic()) > 0:
             event = self._next(remaining)
-            if isinstance(event, Message) and event.message.get("say") == "stopped":
+            if isinstance(event, Stopped):
                 waiting.discard(event.node)
         while self._next(0) is not None:  # drop the events of stopped processes
             pass
@@ -209,7 +209,7 @@ class Lead:
     # --- the other machines -----------------------------------------------------------------
 
     def _next(self, seconds: float) -> Any:
-        """Return the next event; messages of other launchers as the events they report."""
+        """Return the next event, if there is one in time."""
         try:
             event = self._events.get(timeout=max(seconds, 0.001))
         except queue.Empty:
@@ -224,10 +224,6 @@ class Lead:
             self._progressed = True
         elif isinstance(event, Paused):
             self._note_paused(event)
-        elif isinstance(event, Message):
-            event = self._translated(event)
-            if isinstance(event, Paused):
-                self._note_paused(event)
         return event
 
     def _note_paused(self, event: Paused) -> None:
@@ -238,17 +234,6 @@ class Lead:
         else:
             self._paused[event.process] = event.host
             self._output.say(f"{subject} was stopped by a signal; the others wait for it")
-
-    def _translated(self, received: Message) -> Any:
-        """Return a message of another launcher as the event that it reports."""
-        try:
-            event = from_message(received.message)
-        except ValueError as error:
-            wire = self._wires.pop(received.node, None)
-            if wire is not None:
-                wire.close()
-            return Lost(received.node, wire, str(error))
-        return received if event is None else event
 
     def _await_nodes(self) -> None:
         """Wait until the launchers of all machines have joined."""
@@ -292,7 +277,7 @@ class Lead:
         self._wires[joined.node] = joined.wire
         self._sizes[joined.node] = hello["processes"]
         joined.wire.listen(
-            lambda message: self._events.put(Message(joined.node, message)),
+            lambda message: self._events.put(from_message(message)),
             lambda reason: self._events.put(Lost(joined.node, joined.wire, reason)),
         )
 

@@ -34,13 +34,6 @@ class Walls:
         """Whether files, processes and the network are all inaccessible."""
         return self.seccomp and bool(self.namespaces or self.landlock)
 
-    @property
-    def names(self) -> list[str]:
-        """The walls in effect, as text."""
-        names = [f"namespaces ({self.namespaces})"] if self.namespaces else []
-        names += [f"Landlock (version {self.landlock})"] if self.landlock else []
-        return names + ["seccomp"] * self.seccomp
-
 
 ALL = ("unshare", "bubblewrap", "landlock", "seccomp")
 """The names of the walls, for the option to leave them out."""
@@ -87,13 +80,11 @@ def _drop_capabilities() -> None:
 
 def words(walls: Walls) -> str:
     """Return a sentence about the walls in effect and the missing ones."""
-    missing = [
-        name
-        for name, there in (
-            ("user namespaces", walls.namespaces),
-            ("Landlock", walls.landlock),
-            ("seccomp", walls.seccomp),
-        )
-        if not there
-    ]
-    return f"{', '.join(walls.names) or 'nothing'}; missing: {', '.join(missing) or 'nothing'}"
+    found = {
+        "user namespaces": walls.namespaces and f"namespaces ({walls.namespaces})",
+        "Landlock": walls.landlock and f"Landlock (version {walls.landlock})",
+        "seccomp": walls.seccomp and "seccomp",
+    }
+    names = [str(name) for name in found.values() if name]
+    missing = [name for name, there in found.items() if not there]
+    return f"{', '.join(names) or 'nothing'}; missing: {', '.join(missing) or 'nothing'}"

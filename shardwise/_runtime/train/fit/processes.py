@@ -49,7 +49,7 @@ class Team:
         """Raise if the processes were called with different arguments."""
         if not self.shared:
             return
-        calls = others.gather_json(settings, "fit")
+        calls = others.gather(settings, "fit")
         for number, call in enumerate(calls):
             for name, value in call.items():
                 if value != calls[0][name]:
@@ -68,7 +68,7 @@ class Team:
         """
         if not (self.shared and self._own_data):
             return Batches(data)
-        sizes = others.gather_json(len(data) if hasattr(data, "__len__") else None, "the data")
+        sizes = others.gather(len(data) if hasattr(data, "__len__") else None, "the data")
         if None in sizes:
             return Batches(data, on_end=self._report_restart)
         few, many = min(sizes), max(sizes)
@@ -96,7 +96,7 @@ class Team:
         if not self.shared:
             return store.resume(like)
         checkpoint = store.resume(like) if self.first else None
-        chosen = others.spread_json(
+        chosen = others.spread(
             None if checkpoint is None else [checkpoint.step, checkpoint.seal, checkpoint.position],
             "the step to resume from",
         )
@@ -136,12 +136,8 @@ class Team:
         position = data.position()
         if not (self.shared and self._own_data):
             return position
-        collected = others.collect(others.dump(position), "position")
-        return (
-            position
-            if collected is None
-            else {**position, "processes": [*map(others.load, collected)]}
-        )
+        collected = others.collect(position, "position")
+        return position if collected is None else {**position, "processes": collected}
 
     def asked_to_end(self, heard: Signals, done: int) -> bool:
         """Return whether to end after this many steps, the same on all processes."""
@@ -153,7 +149,7 @@ class Team:
 
     def decide(self, decision: bool) -> bool:
         """Return the decision of process 0, which has the log, on all processes."""
-        return others.spread_json(decision, "a decision") if self.shared else decision
+        return others.spread(decision, "a decision") if self.shared else decision
 
     def meet(self) -> None:
         """Wait for the others, and for what process 0 writes."""

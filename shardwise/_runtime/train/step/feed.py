@@ -140,7 +140,7 @@ class Feed:
             f"batch{jax.tree_util.keystr(path)}: {np.asarray(leaf).dtype}{list(leaf.shape[1:])}"
             for path, leaf in jax.tree_util.tree_leaves_with_path(batch)
         ]
-        answers = others.gather_json([rows, len(self._places), kind], "the first batch")
+        answers = others.gather([rows, len(self._places), kind], "the first batch")
         for number, (_, _, structure) in enumerate(answers):
             if structure != answers[0][2]:
                 raise ShardingError(
@@ -207,7 +207,7 @@ def spread(arrays: Any, sharding: NamedSharding) -> Any:
 
 def _refuse_unlike(sums: list[tuple[str, int]]) -> None:
     """Raise if the arrays of the processes, given by name and checksum, differ."""
-    first, *rest = others.gather_json(sums, "the same arrays")
+    first, *rest = others.gather(sums, "the same arrays")
     for number, checksums in enumerate(rest, 1):
         for expected, actual in itertools.zip_longest(first, checksums):
             if expected != actual:
