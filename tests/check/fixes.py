@@ -58,16 +58,24 @@ def outcome(
     **options: Any,
 ) -> Outcome:
     """Check a wrong program, and run what its fix makes of it on real devices."""
+    from shardwise import ShardingError
     from shardwise._analysis.check import examine, wanted_meshes
+    from shardwise._analysis.fixes.rejected import fixed_if_rejected
     from shardwise._analysis.fixes.search import fixed
     from shardwise._engine.static import Static
 
     meshes = wanted_meshes(mesh, "check", args)
     reference, rest = options.get("reference"), (None, Static.of(None, None))
     start = time.process_time()
-    examined = examine(f, args, meshes, reference, rest)
-    middle = time.process_time()
-    verdict = fixed(examined, f, meshes, reference, rest)
+    try:
+        examined = examine(f, args, meshes, reference, rest)
+        middle = time.process_time()
+        verdict = fixed(examined, f, meshes, reference, rest)
+    except ShardingError as error:  # JAX rejects the program on one of the meshes
+        middle = time.process_time()
+        verdict = fixed_if_rejected(error, f, args, meshes, reference, rest)
+        if verdict is None:
+            raise
     seconds = middle - start, time.process_time() - start
     if verdict.ok:
         return Outcome(f"{name} (right)", seconds=seconds)

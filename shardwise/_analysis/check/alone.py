@@ -22,7 +22,7 @@ from .wrong import Wrong
 
 def alone(op: Op | None, result: Wrong) -> Finding | None:
     """Return the finding for an operation that was applied to parts, if it explains the result."""
-    if not isinstance(op, Leaf) or not op.where.file or not result.comes_from(op):
+    if not isinstance(op, Leaf) or not op.where.file:
         return None
     operand_axes = [atom.axes for atom in op.ins if isinstance(atom, Var)]
     if op.name == "dot_general":
@@ -35,7 +35,7 @@ def alone(op: Op | None, result: Wrong) -> Finding | None:
     else:
         axes = sorted(operand_axes[0]) if operand_axes and of(op.name).along else []
         does, rows = f"{of(op.name).along} its own part", "."
-    if not axes or _are_exchanged(result, axes):
+    if not axes or _are_exchanged(result, axes) or not result.comes_from(op):
         return None
     finding = DependsOnDevices.from_operation(result, op, does, names(axes), rows)
     return about(finding, result, f" (on {result.mesh})")

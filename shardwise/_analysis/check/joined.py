@@ -160,13 +160,15 @@ def causes(meant: Meant | None, wrong: Sequence[Wrong]) -> tuple[list[Finding], 
     by_index: dict[int, Finding] = {}
     if meant is None:
         return [], [*wrong]
-    for item in wrong:
-        finding = _cause(meant, item)
+    settled: set[int] = set()
+    for item in reversed(wrong):
         # Meshes come in order of size, and the largest tells most. But with one element per device
         # nothing is added up, and then only a smaller mesh shows a share.
-        if finding is not None and (finding.code != Differs.code or item.index not in by_index):
+        if item.index not in settled and (finding := _cause(meant, item)) is not None:
             by_index[item.index] = finding
-    return grouped([*by_index.values()]), [row for row in wrong if row.index not in by_index]
+            settled |= {item.index} if finding.code != Differs.code else set()
+    found = [by_index[index] for index in sorted(by_index)]
+    return grouped(found), [row for row in wrong if row.index not in by_index]
 
 
 def _cause(meant: Meant, one: Wrong) -> Finding | None:
