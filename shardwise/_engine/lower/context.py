@@ -33,6 +33,9 @@ class Context:
     """Stacks computed by an inner loop, with the totals to which their rows are added."""
     batched: bool = False
     """Whether a `vmap` over several devices is around."""
+    grown: dict[Var, Var] = dataclasses.field(default_factory=dict)
+    """For a loop that runs for all devices together: carried values by the values that replace
+    them."""
     repeats: dict[Any, Any] | None = None
     """The loops so far, and functions for those that occur again."""
 
@@ -56,6 +59,7 @@ class Context:
             pace=pace,
             divergences=[],
             summing=self.summing | summing,
+            grown={},
             adding=self.adding | adding,
             batched=self.batched or batched,
         )

@@ -6,6 +6,7 @@ is plain control flow, and a `cond` stays a real `cond`.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,7 +14,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from ..._mesh import Axis
-from ..._program import Body, Cond, Op, Scan, Var, While
+from ..._program import Atom, Body, Cond, Op, Scan, Var, While
 from ..._program.collectives import widen
 from .context import Context, Env, read
 from .deadlock import Divergence, first_of
@@ -40,13 +41,14 @@ def _scan(op: Scan, ins: list[StackedValue], axes: Axes, cx: Context) -> list[St
     carried = op.outs[: op.carry]
     placements = [_along(value.dims, axes) for value in xs]
     watched = cx.watch.concerns(op.body.ops)
+    grown = _pairs(op.body.outs[: op.carry], op.body.ins[op.consts : second])
 
     def step(state: Any, inputs: Any) -> tuple[Any, dict[int, StackedValue]]:
         carry, totals, divergence = state
         number, arrays = inputs
         slices = [stacked(a, placement) for a, placement in zip(arrays, placements, strict=True)]
         ins = [*consts, *_unpack(carry, carried, axes), *slices]
-        outs, new = _run(op.body, ins, axes, cx)
+        outs, new = _run(op.body, ins, axes, cx, grown)
         divergence = first_of([divergence, new]) if watched else None
         rows = dict(enumerate(outs[op.carry :]))
         totals = {k: _add_row(total, rows.pop(k), number) for k, total in totals.items()}
@@ -149,10 +151,14 @@ def _cond(op: Cond, ins: list[StackedValue], axes: Axes, cx: Context) -> list[St
 
 
 def _run(
-    body: Body, ins: list[StackedValue], axes: Axes, cx: Context
+    body: Body,
+    ins: list[StackedValue],
+    axes: Axes,
+    cx: Context,
+    grown: dict[Var, Var] | None = None,
 ) -> tuple[list[StackedValue], Divergence]:
     """Run a nested list in a separate trace; its divergence is returned as a value."""
-    inner = cx.fresh()
+    inner = dataclasses.replace(cx.fresh(), grown=grown or {})
     env: Env = dict(zip(body.ins, ins, strict=True))
     keep = [atom for atom in body.outs if isinstance(atom, Var)]
     cx.run(body.ops, axes, env, keep, inner)
@@ -167,6 +173,11 @@ def _divergence(
         return inside
     divergence = cx.watch.compare(op, decision, cx.coords)
     return divergence if inside is None else first_of([divergence, inside])
+
+
+def _pairs(outs: Sequence[Atom], ins: Sequence[Var]) -> dict[Var, Var]:
+    """Map the outputs of an iteration to the carried values."""
+    return {out: var for out, var in zip(outs, ins, strict=True) if isinstance(out, Var)}
 
 
 def _record(cx: Context, divergence: Divergence | None) -> None:

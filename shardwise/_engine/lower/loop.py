@@ -44,6 +44,8 @@ class ShardLoop:
     ops: list[Op]
     folds: list[Fold]
     keep: list[Var]
+    grown: dict[Var, Var]
+    """The values in `keep` that overwrite a stack in place."""
     env: Env
     cx: Context
 
@@ -54,6 +56,7 @@ class ShardLoop:
         self.fixed = {v: self.env[v] for v in inputs if self.axis not in self.env[v].dims}
         self.moving = [v for v in inputs if v not in self.fixed]
         self.size, self.pace = self.cx.pace.chunk(self._memory())
+        self.over = self._overwritten()
         outs, totals, divergence = self._all()
         for var, out in zip(self.keep, outs, strict=True):
             self.env[var] = stacked(out.array, [self.axis], out.dims)
@@ -100,20 +103,20 @@ class ShardLoop:
     # --- a block of shards, stacked in front
 
     def _single(
-        self, index: Any, totals: list[Any] | None = None
+        self, index: Any, totals: list[Any] | None = None, stacks: Sequence[Any] = ()
     ) -> tuple[list[StackedValue], list[Any], Any]:
-        slices = [self.env[v].at(self.axis, index).array for v in self.moving]
+        slices = [value.at(self.axis, index).array for value in self._values(stacks)]
         outs, parts, divergence = self._shard(index, slices, totals, batched=False)
         return outs, [widen(part) for part in parts], divergence
 
     def _many(
-        self, start: Any, size: int, totals: list[Any] | None = None
+        self, start: Any, size: int, totals: list[Any] | None = None, stacks: Sequence[Any] = ()
     ) -> tuple[list[StackedValue], list[Any], Any]:
-        values = [self.env[v] for v in self.moving]
-        dims = [value.dims[self.axis] for value in values]
         whole_axis = size == self.axis.size
+        dims = [self.env[v].dims[self.axis] for v in self.moving]
         blocks = [
-            value.array if whole_axis else value.block(self.axis, start, size) for value in values
+            value.array if whole_axis else value.block(self.axis, start, size)
+            for value in self._values(stacks)
         ]
         index = start + jnp.arange(size, dtype=jnp.int32)
         summed = [None if fold.within else 0 for fold in self.folds]
@@ -125,6 +128,25 @@ class ShardLoop:
         )
         outs, parts, divergence = shards(index, blocks, totals)
         return outs, parts, None if divergence is None else first_in(divergence)
+
+    def _values(self, stacks: Sequence[Any]) -> list[StackedValue]:
+        """Return the values that differ between shards."""
+        old = dict(zip(self.over.values(), stacks, strict=False))
+        return [
+            StackedValue(old[v], {self.axis: 0}) if v in old else self.env[v] for v in self.moving
+        ]
+
+    def _write(
+        self, stacks: Sequence[Any], outs: Sequence[StackedValue], start: Any
+    ) -> tuple[list[Any], list[StackedValue]]:
+        """Write results into their stacks at a position; return the other results."""
+        results = dict(zip(self.keep, outs, strict=True))
+        parts = [results.pop(var).array for var in self.over]
+        if self.size == 1:
+            parts = [lax.expand_dims(part, (0,)) for part in parts]
+        update = lax.dynamic_update_slice_in_dim
+        new = [update(stack, part, start, 0) for stack, part in zip(stacks, parts, strict=True)]
+        return new, [*results.values()]
 
     def _total(self, fold: Fold, part: Any) -> Any:
         return part if fold.within else reduce(fold.name, part)
@@ -143,27 +165,43 @@ class ShardLoop:
         full, remainder = divmod(n, size)
         start = self._starts()
         no_divergence = self.cx.watch.no_divergence() if self.watched else None
+        stacks = [self.env[old].array for old in self.over.values()]
 
         def step(carry: Any, block: Any) -> tuple[Any, list[StackedValue]]:
-            totals, divergence = carry
+            totals, stacks, divergence = carry
             if size == 1:
-                outs, parts, new = self._single(block, totals)
+                outs, parts, new = self._single(block, totals, stacks)
             else:
-                outs, parts, new = self._many(block * size, size, totals)
-            return (self._add(totals, parts), _join(divergence, new)), outs
+                outs, parts, new = self._many(block * size, size, totals, stacks)
+            stacks, outs = self._write(stacks, outs, block * size)
+            return (self._add(totals, parts), stacks, _join(divergence, new)), outs
 
         blocks = jnp.arange(full, dtype=jnp.int32)
-        (totals, divergence), outs = lax.scan(step, (start, no_divergence), blocks)
+        (totals, stacks, divergence), outs = lax.scan(step, (start, stacks, no_divergence), blocks)
         if size > 1:
             outs = [StackedValue(_flat(out.array), out.dims) for out in outs]
         if remainder:
-            tail, parts, new = self._many(full * size, remainder, totals)
+            tail, parts, new = self._many(full * size, remainder, totals, stacks)
+            stacks, tail = self._write(stacks, tail, full * size)
             totals, divergence = self._add(totals, parts), _join(divergence, new)
             outs = [
                 StackedValue(lax.concatenate([a.array, b.array], 0), a.dims)
                 for a, b in zip(outs, tail, strict=True)
             ]
+        rest, written = iter(outs), dict(zip(self.over, stacks, strict=True))
+        outs = [StackedValue(written[var]) if var in written else next(rest) for var in self.keep]
         return outs, totals, divergence
+
+    def _overwritten(self) -> dict[Var, Var]:
+        """Return the values that overwrite a stack, and which one; shapes and dtypes must match."""
+        values = {var: self.env[old] for var, old in self.grown.items()}
+        return {
+            var: self.grown[var]
+            for var, value in values.items()
+            if value.dims == {self.axis: 0}
+            and value.array.shape == (self.axis.size, *var.shape)
+            and value.array.dtype == var.dtype
+        }
 
     def _alone(self, fold: Fold, part: Any) -> Any:
         # As for a collective outside a loop: XLA removes one that keeps the shape.

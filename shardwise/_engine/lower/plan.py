@@ -152,6 +152,23 @@ def folds(stage: Stage, axis: Axis, inner: list[Op], uses: dict[Var, int]) -> li
     return result
 
 
+def is_grown(var: Var, stage: Stage, uses: dict[Var, int], carried: dict[Var, Var]) -> bool:
+    """Return whether a value is a carried value plus something, and nothing else reads either.
+
+    Then it can overwrite the carried value.
+    """
+    old = carried.get(var)
+    if old is None or uses.get(old) != 1 or uses.get(var) != 1:
+        return False
+    return any(
+        var in op.outs
+        and old in op.ins
+        and isinstance(op, Leaf)
+        and op.name in primitives.ADDITIONS
+        for op in stage.inside
+    )
+
+
 def sums_in_blocks(name: str, dtype: Any) -> bool:
     """Return whether devices that are computed at once may be summed in any order."""
     return name == "psum" and not is_order_sensitive(name, dtype) and dtype != np.bool_

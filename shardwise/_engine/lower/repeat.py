@@ -117,7 +117,7 @@ def _of_loop(loop: ShardLoop, inputs: Sequence[Var]) -> Any:
         )
         for fold in loop.folds
     )
-    keep = tuple(number[var] for var in loop.keep)
+    keep = tuple((number[var], number.get(loop.grown.get(var))) for var in loop.keep)
     return ops, folds, loop.axis, tuple(loop.rest), keep
 
 

@@ -32,7 +32,7 @@ from .deadlock import Divergence, DivergenceWatch
 from .loop import ShardLoop
 from .machine import on_host
 from .passes import rewritten
-from .plan import BlockSum, Stage, concerned, count_uses, folds, outermost, stages
+from .plan import BlockSum, Stage, concerned, count_uses, folds, is_grown, outermost, stages
 from .recompute import move_between_stages
 from .shards_at_once import Pace, has_equal_columns, is_choosing
 from .switches import is_on
@@ -95,7 +95,8 @@ def run(
         folded = folds(stage, axis, inner_ops, uses)
         if inner_ops:
             escaping = _escaping(stage.inside, _less(uses, [fold.op for fold in folded]))
-            repeat.loop(ShardLoop(axis, rest, inner_ops, folded, escaping, env, cx))
+            grown = {var: cx.grown[var] for var in escaping if is_grown(var, stage, uses, cx.grown)}
+            repeat.loop(ShardLoop(axis, rest, inner_ops, folded, escaping, grown, env, cx))
         folded_ops = {id(fold.op) for fold in folded}
         for op in stage.meetings:
             if id(op) not in folded_ops:
