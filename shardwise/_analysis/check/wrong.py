@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..._mesh import abstract, words
-from ..._program import Body, Collective, Join, Lit, Op, Var, Where
+from ..._program import Body, Collective, Join, Lit, Op, Var, Where, within
 from ..._program.liveness import ancestors
 from ..faults import nowhere
 from ..faults.powers import Powers, Seen, powers, size_words
@@ -234,6 +234,13 @@ class Wrong:
     def over(self) -> str:
         """The axes whose sizes may explain it, as written in a collective."""
         return names(dict.fromkeys(name for fit in self._fitting for name in fit))
+
+    @property
+    def reduced_by(self) -> str | None:
+        """The reduction that is blamed, `psum` or `pmean`, if it is one of them."""
+        if self.origin is not None and within(self.origin.source, "pmean"):
+            return "pmean"
+        return self.origin.name if isinstance(self.origin, Collective) else None
 
     @staticmethod
     def fraction(times: float) -> str:

@@ -146,7 +146,8 @@ class TooLarge(Fault):
         if wrong.multiple is None or wrong.multiple < 1:
             return None
         text = f"is {wrong.multiple:.4g} times too large, {wrong.whose}"
-        return cls.finding(text, wrong.where, AVERAGED.format(over=wrong.over))
+        remedy = SUMMED if wrong.reduced_by == "pmean" else AVERAGED
+        return cls.finding(text, wrong.where, remedy.format(over=wrong.over))
 
 
 SUMMED = "sum instead of averaging: jax.lax.psum(..., {over}), or divide only once."
@@ -227,7 +228,8 @@ class TooSmall(Fault):
         if wrong.multiple is None or wrong.multiple >= 1:
             return None
         text = f"is {wrong.fraction(wrong.multiple)} of what it should be, {wrong.whose}"
-        return cls.finding(text, wrong.where, SUMMED.format(over=wrong.over))
+        remedy = AVERAGED if wrong.reduced_by == "psum" else SUMMED
+        return cls.finding(text, wrong.where, remedy.format(over=wrong.over))
 
 
 class CountedOften(Fault):
