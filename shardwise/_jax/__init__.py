@@ -20,7 +20,9 @@ from .effects import MayDeadlock as MayDeadlock
 from .effects import surface as surface
 from .effects import without_axes as without_axes
 from .equations import Equation as Equation
+from .equations import EquationRun as EquationRun
 from .equations import applying as applying
+from .equations import copies_equations as copies_equations
 from .frames import CollectiveCall as CollectiveCall
 from .frames import axis_named as axis_named
 from .frames import collective_called as collective_called

@@ -36,17 +36,23 @@ NEEDED: dict[str, dict[str, str]] = {
         "use_shardy_partitioner": "",
     },
     "jax._src.core": {
+        "DebugInfo": "4",
         "EvalTrace": "",
         "Primitive": "",
         "ShapeDtypeStruct": "",
+        "Var": "1",
         "check_eval_args": "1",
         "closed_call_p": "",
+        "current_jaxpr_eqn_context": "0",
         "eval_context": "",
+        "eval_jaxpr": "2",
         "internal_mutable_array_effect": "",
         "modify_spec_for_auto_manual": "2",
         "no_axis_name": "",
+        "no_effects": "",
         "set_current_trace": "1",
         "trace_ctx": "",
+        "typeof": "1",
     },
     "jax._src.custom_derivatives": {
         "custom_jvp_call_p": "",
@@ -70,6 +76,7 @@ NEEDED: dict[str, dict[str, str]] = {
         "fancy_primitive_batchers": "",
     },
     "jax._src.interpreters.mlir": {
+        "jaxpr_subcomp": "5 const_lowering dim_var_values outer_traceback",
         "make_ir_context": "0",
         "module_to_bytecode": "1",
     },
@@ -120,6 +127,7 @@ NEEDED: dict[str, dict[str, str]] = {
     "jax._src.source_info_util": {
         "current": "0",
         "current_name_stack": "0",
+        "new_source_info": "0",
         "user_context": "1 name_stack",
         "user_frames": "1",
     },
@@ -153,7 +161,7 @@ NEEDED: dict[str, dict[str, str]] = {
     },
     "jax.interpreters.mlir": {
         "lower_fun": "1 multiple_results",
-        "register_lowering": "2",
+        "register_lowering": "2 cacheable",
     },
     "jax._src.compiler": {
         "backend_compile_and_load": "5",

@@ -105,6 +105,12 @@ PASSES = (
         "gallery data_parallel",
     ),
     Pass(
+        "copy_equations",
+        "any",
+        "tracing the equations of JAX again takes longer than copying them",
+        "tracing",
+    ),
+    Pass(
         "share_repeats",
         "any",
         "unrolled layers are traced and lowered once",

@@ -29,6 +29,7 @@ from .block_sums import sum_block
 from .context import Context, Env, read
 from .control import control
 from .deadlock import Divergence, DivergenceWatch
+from .equation_runs import CopiedRun, split_runs
 from .loop import ShardLoop
 from .machine import on_host
 from .passes import rewritten
@@ -70,8 +71,12 @@ def run(
     """Run `ops`; afterwards `env` has the values in `keep`."""
     axes = concerned(ops, axes)
     if not axes:
-        for op in ops:
-            _write(op, _evaluate(op, [read(env, atom) for atom in op.ins], (), cx), env)
+        for part in split_runs(ops, keep) if not cx.batched and is_on("copy_equations") else [ops]:
+            if isinstance(part, CopiedRun):
+                part.write(env)
+                continue
+            for op in part:
+                _write(op, _evaluate(op, [read(env, atom) for atom in op.ins], (), cx), env)
         return
     axis = outermost(ops, axes)
     rest = [inner_axis for inner_axis in axes if inner_axis != axis]
