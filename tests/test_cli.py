@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from shardwise import ShardingError, __version__, _cli
 from shardwise._cli import app
 from shardwise._cli.status import ExitCode
+from shardwise._engine.lower.cost import Machine
 
 
 def run(*args: str):
@@ -85,7 +86,10 @@ def test_what_the_demo_proposes_can_be_run():
             assert (Path(__file__).parents[1] / argument).exists()
 
 
-def test_what_the_demo_says_of_the_cost():
+def test_what_the_demo_says_of_the_cost(monkeypatch):
+    monkeypatch.setattr(
+        "shardwise._engine.simulate.machine", Machine
+    )  # the choice depends on its speed
     out = io.StringIO()
     programs = _cli.demo._load_programs()
     _cli.demo._show_cost(Console(file=out, width=100), programs, batch=4096, width=128)

@@ -15,7 +15,7 @@ from .._base.errors import ArgumentError, a_type, name_of
 from .._base.mesh_argument import without_mesh
 from .._mesh import MeshLike, check_at_once, one_device
 from .call import call
-from .lower import Choice, Pace, choosing, room
+from .lower import Choice, Pace, choosing, machine, room
 from .static import Static
 from .tracing import Tracing
 from .unused_mesh import warn_if_unused
@@ -158,5 +158,5 @@ def _refuse_shapes() -> ArgumentError:
 
 def _pace(at_once: int | str) -> Pace:
     if at_once == "auto":
-        return Pace(None, room())
+        return Pace(None, room(), machine())
     return Pace(int(at_once))

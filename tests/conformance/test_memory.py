@@ -10,6 +10,7 @@ from jax import lax
 from jax.sharding import PartitionSpec as P
 
 import shardwise as sw
+from shardwise._engine.lower.cost import Machine
 
 from ..support import real_mesh
 
@@ -225,8 +226,8 @@ def test_a_large_program_is_computed_a_quarter_at_a_time():
     assert 1 <= loop.at_once <= 64 // 4
 
 
-def test_auto_uses_its_share_of_the_memory_and_more_only_where_that_is_little(monkeypatch):
-    """From shapes alone, so that every machine with that much memory makes the same choice."""
+def test_auto_uses_its_share_of_the_memory_and_more_only_where_that_is_clearly_faster(monkeypatch):
+    """The more shards the better up to the share: an estimate is not exact."""
 
     def f(x, w, *, mesh):
         body = lambda x, w: lax.psum(jnp.sum(jnp.tanh(x @ w)), "x")  # noqa: E731
@@ -234,15 +235,67 @@ def test_auto_uses_its_share_of_the_memory_and_more_only_where_that_is_little(mo
 
     x, w = (jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((64 * 256, 128), (128, 128)))
 
-    def chosen(room):
-        monkeypatch.setattr("shardwise._engine.simulate.room", lambda: room)
+    def chosen(rates):
+        machine = Machine(products=rates, bytes=((1.0, 1e12),), start=0.0)
+        monkeypatch.setattr("shardwise._engine.simulate.machine", lambda: machine)
         (loop,) = sw.simulate(f, mesh=sw.mesh(x=64), at_once="auto").plan(x, w).loops
         return loop.at_once
 
     # A quarter of the shards and the total are more than a quarter of the memory.
-    assert chosen(1e9) == 8
-    assert chosen(1e6) == 2
-    assert chosen(1e12) == 64
+    assert chosen(((1e6, 1e11),)) == 8
+    # A shard's product has 8.4 million operations; all of them together reach the full rate.
+    assert chosen(((1e6, 1e11), (5.4e8, 1.1e11))) == 8
+    assert chosen(((1e6, 1e10), (5.4e8, 1e11))) == 64
+
+
+def test_auto_takes_no_more_shards_than_a_cache_holds(monkeypatch):
+    """Nor so many that every run has to get its memory anew."""
+    monkeypatch.setattr("shardwise._engine.simulate.room", lambda: 1e12)
+
+    def f(x, *, mesh):
+        body = lambda x: lax.psum(jnp.sum(jnp.sin(jnp.roll(x, 1)) * x), "x")  # noqa: E731
+        return jax.shard_map(body, mesh=mesh, in_specs=P("x"), out_specs=P())(x)
+
+    x = jax.ShapeDtypeStruct((64 * 2**18,), jnp.float32)  # a megabyte each
+
+    def chosen(**known):
+        machine = Machine(start=1e-4, **known)
+        monkeypatch.setattr("shardwise._engine.simulate.machine", lambda: machine)
+        (loop,) = sw.simulate(f, mesh=sw.mesh(x=64), at_once="auto").plan(x).loops
+        return loop.at_once
+
+    even = ((1.0, 1e10),)
+    cached = ((4e6, 1e10), (8e6, 1e9))
+    assert chosen(bytes=cached) < chosen(bytes=even)
+    assert chosen(bytes=even, fresh=1e-9, retained=8e6) < chosen(
+        bytes=even, fresh=1e-9, retained=1e12
+    )
+    assert chosen(bytes=even, fresh=1e-9, retained=1e12) == chosen(bytes=even)
+
+
+def test_auto_takes_all_shards_where_they_meet_in_every_turn(monkeypatch):
+    """What is kept of all of them need not be cut up, and memory is got once for all turns."""
+
+    def f(x, *, mesh, turns):
+        def turn(x, _):
+            right = lax.ppermute(x, "x", [(i, (i + 1) % 8) for i in range(8)])
+            return jnp.cumsum(jnp.sin(right), 0), None
+
+        body = lambda x: lax.scan(turn, x, None, length=turns)[0]  # noqa: E731
+        return jax.shard_map(body, mesh=mesh, in_specs=P("x"), out_specs=P("x"))(x)
+
+    x = jax.ShapeDtypeStruct((8 * 2**18,), jnp.float32)  # a megabyte each
+
+    def chosen(turns, **known):
+        monkeypatch.setattr(
+            "shardwise._engine.simulate.machine", lambda: Machine(start=0.0, **known)
+        )
+        simulated = sw.simulate(partial(f, turns=turns), mesh=sw.mesh(x=8), at_once="auto")
+        return max(loop.at_once for loop in simulated.plan(x).loops)
+
+    assert chosen(1) == 8
+    assert chosen(1, fresh=1e-8, retained=4e6) == 1
+    assert chosen(100, fresh=1e-8, retained=4e6) == 8
 
 
 def test_an_update_of_what_is_split_is_done_on_the_whole():

@@ -35,7 +35,7 @@ AREAS = {
             "shardwise/_program/collectives.py",
         ),
         # Numbers of these only make a program faster or a report prettier.
-        without=("shardwise/_engine/lower/machine.py", "shardwise/_engine/lower/footprint.py"),
+        without=("shardwise/_engine/lower/machine.py", "shardwise/_engine/lower/cost.py"),
         tests=(
             "tests/conformance/test_table.py",
             "tests/conformance/test_[!tpm]*.py",

@@ -3,6 +3,7 @@
 from .deadlock import Divergence as Divergence
 from .deadlock import DivergenceWatch as DivergenceWatch
 from .deadlock import explain_divergence as explain_divergence
+from .machine import machine as machine
 from .machine import room as room
 from .run import execute as execute
 from .run import observe as observe

@@ -41,6 +41,7 @@ def _scan(op: Scan, ins: list[StackedValue], axes: Axes, cx: Context) -> list[St
     carried = op.outs[: op.carry]
     placements = [_along(value.dims, axes) for value in xs]
     watched = cx.watch.concerns(op.body.ops)
+    inner = dataclasses.replace(cx, pace=cx.pace.within(max(1, op.length)))
     grown = _pairs(op.body.outs[: op.carry], op.body.ins[op.consts : second])
 
     def step(state: Any, inputs: Any) -> tuple[Any, dict[int, StackedValue]]:
@@ -48,7 +49,7 @@ def _scan(op: Scan, ins: list[StackedValue], axes: Axes, cx: Context) -> list[St
         number, arrays = inputs
         slices = [stacked(a, placement) for a, placement in zip(arrays, placements, strict=True)]
         ins = [*consts, *_unpack(carry, carried, axes), *slices]
-        outs, new = _run(op.body, ins, axes, cx, grown)
+        outs, new = _run(op.body, ins, axes, inner, grown)
         divergence = first_of([divergence, new]) if watched else None
         rows = dict(enumerate(outs[op.carry :]))
         totals = {k: _add_row(total, rows.pop(k), number) for k, total in totals.items()}
@@ -84,16 +85,17 @@ def _while(op: While, ins: list[StackedValue], axes: Axes, cx: Context) -> list[
     (test,) = op.cond.outs
     batched = isinstance(test, Var) and test.shape != ()
     watched = cx.watch.concerns([op])
+    inner = dataclasses.replace(cx, pace=cx.pace.within(SEVERAL))
 
     def decide(carry: list[Any]) -> tuple[Any, StackedValue, Divergence | None]:
         state = _unpack(carry, op.outs, axes)
-        (decision,), divergence = _run(op.cond, [*cond_consts, *state], axes, cx)
+        (decision,), divergence = _run(op.cond, [*cond_consts, *state], axes, inner)
         go = _any(decision) if batched else decision
         return go.first(), decision, _divergence(op, go, divergence, cx) if watched else None
 
     def body(state: Any) -> Any:
         _, decision, carry, old = state
-        outs, nested = _run(op.body, [*body_consts, *_unpack(carry, op.outs, axes)], axes, cx)
+        outs, nested = _run(op.body, [*body_consts, *_unpack(carry, op.outs, axes)], axes, inner)
         later = _pack(outs, op.outs, axes)
         if batched:
             rows = zip(later, carry, op.outs, strict=True)
@@ -114,6 +116,10 @@ def _while(op: While, ins: list[StackedValue], axes: Axes, cx: Context) -> list[
     )
     _record(cx, divergence)
     return _unpack(carry, op.outs, axes)
+
+
+SEVERAL = 8
+"""The assumed number of iterations of a loop whose length is unknown."""
 
 
 def _any(decision: StackedValue) -> StackedValue:

@@ -29,8 +29,8 @@ from ..._program.collectives import (
     widen,
 )
 from .context import Context, Env
+from .cost import LoopCost
 from .deadlock import Divergence, first_in, first_of
-from .footprint import LoopMemory
 from .plan import BlockSum, Fold, reads
 from .value import StackedValue, stacked
 
@@ -55,7 +55,7 @@ class ShardLoop:
         inputs = reads(self.ops)
         self.fixed = {v: self.env[v] for v in inputs if self.axis not in self.env[v].dims}
         self.moving = [v for v in inputs if v not in self.fixed]
-        self.size, self.pace = self.cx.pace.chunk(self._memory())
+        self.size, self.pace = self.cx.pace.chunk(self._job())
         self.over = self._overwritten()
         outs, totals, divergence = self._all()
         for var, out in zip(self.keep, outs, strict=True):
@@ -65,9 +65,10 @@ class ShardLoop:
         if divergence is not None:
             self.cx.divergences.append(divergence)
 
-    def _memory(self) -> LoopMemory:
+    def _job(self) -> LoopCost:
+        sliced = sum(var.bytes for var in self.moving)
         totals = sum(fold.operand.bytes for fold in self.folds)
-        return LoopMemory(self.axis, self.ops, self.keep, totals)
+        return LoopCost(self.axis, self.ops, sliced, self.keep, totals, self.cx.pace.runs)
 
     # --- one shard
 

@@ -13,9 +13,10 @@ import numpy as np
 from ... import _jax
 from ..._program import Atom, Cond, Leaf, Lit, Op, Var, While, walk
 from ..._program.primitives import of
-from .footprint import LoopMemory
+from .cost import LoopCost, Machine, seconds
 
 LOG = logging.getLogger("shardwise")
+SOME = Machine()
 
 
 def _by_hardware(op: Leaf) -> bool:
@@ -115,15 +116,21 @@ def is_choosing() -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class Pace:
-    """How many shards to compute at once: a number, or as many as the memory suggests."""
+    """How many shards to compute at once: a number, or a choice by machine and memory."""
 
     shards: int | None = 1
     bytes: float = 0.0
-    """The memory that shards may take, if `shards` is None."""
+    machine: Machine = SOME
     single: str = ""
     """The reason to compute one shard at a time, if any."""
+    runs: int = 1
+    """How often the surrounding loops run this while the program runs once."""
 
-    def chunk(self, job: LoopMemory) -> tuple[int, Pace]:
+    def within(self, runs: int) -> Pace:
+        """Return the same inside a loop with this many iterations."""
+        return dataclasses.replace(self, runs=self.runs * runs)
+
+    def chunk(self, job: LoopCost) -> tuple[int, Pace]:
         """Return how many devices at once, and what that leaves for inner loops."""
         axis = job.axis
         size, reason = self._choose(job)
@@ -131,12 +138,13 @@ class Pace:
         choices = _choices.get()
         if choices is not None:
             choices.append(choice)
+        inner = self.within(axis.size // size)
         if self.shards is None:
             LOG.debug("at_once='auto': %s", choice)
-            return size, dataclasses.replace(self, bytes=self.bytes / size)
-        return size, dataclasses.replace(self, shards=max(1, self.shards // size))
+            return size, dataclasses.replace(inner, bytes=self.bytes / size)
+        return size, dataclasses.replace(inner, shards=max(1, self.shards // size))
 
-    def _choose(self, job: LoopMemory) -> tuple[int, str]:
+    def _choose(self, job: LoopCost) -> tuple[int, str]:
         if self.single:
             return 1, self.single
         if any(_must_run_alone(op) for op in walk(list(job.ops))):
@@ -144,22 +152,60 @@ class Pace:
         shards = job.axis.size
         if self.shards is not None:
             return min(self.shards, shards), "as requested"
-        whole = job.needed(shards)
-        most = min(SHARE * shards * job.per_device, self.bytes)
-        if whole <= max(most, LITTLE * self.bytes):
-            return shards, f"they take {_megabytes(whole)}"
-        fitting = [k for k in range(2, shards) if shards % k == 0 and job.needed(k) <= most]
-        size = max(fitting, default=1)
-        return size, f"{_megabytes(job.needed(size))}; all would take {_megabytes(whole)}"
+        sizes = [k for k in range(1, shards + 1) if shards % k == 0]
+        fitting = [k for k in sizes if k == 1 or self._fits(k, job)]
+        times = {k: seconds(self.machine, job, k) for k in fitting}
+        return (size := _preferred(times, job)), _why(times, size, job, fitting == sizes)
+
+    def _fits(self, size: int, job: LoopCost) -> bool:
+        """Return whether `size` shards use a modest share of the memory, or little of it."""
+        memory = job.needed(size) + job.totals
+        return memory <= self.bytes and (_modest(size, job) or memory <= self.bytes * FREE)
+
+
+def _modest(size: int, job: LoopCost) -> bool:
+    """Return whether `size` shards and the totals stay within a share of what all shards use."""
+    return size == 1 or size * job.per_device + job.totals <= SHARE * job.axis.size * job.per_device
+
+
+def _preferred(times: dict[int, float], job: LoopCost) -> int:
+    """Return the number of shards to compute at once, given the estimated times.
+
+    Times are estimates. Within the share of the memory that may be used, more shards are preferred
+    unless they are estimated to be clearly slower: too few do not fill the machine, and saving more
+    memory than requested has no benefit. Above that share, a number of shards has to be clearly
+    faster.
+    """
+    modest = {k: time for k, time in times.items() if _modest(k, job)}
+    size = max(k for k, time in modest.items() if time <= ERROR * min(modest.values()))
+    best = min(times.values())
+    if ERROR * best < times[size]:
+        return next(k for k, time in times.items() if time <= TOLERANCE * best)
+    return size
 
 
 SHARE = 0.25
 """The share of the memory of all shards that may be used, unless that is little."""
 
-LITTLE = 1 / 512
+FREE = 1 / 64
 """The share of the available memory below which saving memory has no benefit."""
 
+ERROR = 1.15
+"""How far an estimated time may be from the measured one, relative to another estimate."""
 
-def _megabytes(size: float) -> str:
-    number = size / 1e6
-    return f"{number:,.0f} MB" if number >= 10 else f"{number:.2g} MB"
+TOLERANCE = 1.02
+"""How much slower than the fastest number of shards a smaller one may be."""
+
+
+def _why(times: dict[int, float], size: int, job: LoopCost, all_fit: bool) -> str:
+    parts = [
+        f"{k} would take about {_number(times[k] * 1e3)} ms and {_number(job.needed(k) / 1e6)} MB"
+        for k in dict.fromkeys((1, size, max(times)))
+    ]
+    if not all_fit:
+        parts.append("more too large a share of the memory")
+    return ", ".join(parts)
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
