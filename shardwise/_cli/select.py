@@ -60,7 +60,7 @@ def parse_expression(text: str) -> Matches:
     words: dict[str, str] = {}
 
     def variable(word: re.Match[str]) -> str:
-        if word[0] in ("and", "or", "not"):
+        if re.fullmatch("and|or|not", word[0]):
             return word[0]
         name = f"w{len(words)}"
         words[name] = word[0].lower()

@@ -38,7 +38,7 @@ from .sites import Sources, sites_of, values_of
 from .source import Source
 from .specs import SPECS
 from .statistics import STATISTICS
-from .tried import Tried
+from .tried import Front, Tried
 
 TRACE, FAILED, APART, RUN = 10, 0.6, 2, 8
 """Costs in analysed operations. Tracing a program costs `TRACE` of them besides its own; if that
@@ -91,18 +91,6 @@ def fixed(
     silenced = *verdict.silenced, *silenced  # by a comment at the line of the fix
     wrong_on = verdict.wrong_on if any(finding.certain for finding in findings) else ()
     return dataclasses.replace(verdict, findings=findings, silenced=silenced, wrong_on=wrong_on)
-
-
-@dataclasses.dataclass(eq=False)
-class Front:
-    """A program, edited or not, and what is still to be tried on it."""
-
-    now: Tried
-    candidates: Iterator[Candidate]
-    mistakes: int = 1
-    """The number of mistakes that a fix would then have fixed."""
-    better: Tried | None = None
-    """The best candidate that makes no further result right: tried when nothing else is left."""
 
 
 class Search:

@@ -1,8 +1,9 @@
-"""What is known of an edit that was tried."""
+"""What is known of an edit that was tried, and what is to be tried after it."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 
 from ..._meaning import Gap
 from .candidate import Candidate
@@ -44,3 +45,15 @@ class Tried:
     def is_open(self) -> bool:
         """Whether nothing shows that the candidate is wrong."""
         return not self.misshapen and is_open(self.gaps)
+
+
+@dataclasses.dataclass(eq=False)
+class Front:
+    """A program, edited or not, and what is still to be tried on it."""
+
+    now: Tried
+    candidates: Iterator[Candidate]
+    mistakes: int = 1
+    """The number of mistakes that a fix would then have fixed."""
+    better: Tried | None = None
+    """The best candidate that makes no further result right: tried when nothing else is left."""
