@@ -106,10 +106,13 @@ def _counts(index: Value, column: T.Scaled, row: int) -> bool:
     others = {*range(len(t.shape))} - {place}
     if not coef:
         return index.local[row] == 1
-    if not others <= T.uniform_dims(t) or len(index.dims[row]) > 1:
+    if len(index.dims[row]) > 1:
         return False
-    positions = evaluated((coef, T.strip(t, others)))
+    uniform = others & T.uniform_dims(t)
+    positions = evaluated((coef, T.strip(t, uniform)))
     expected = np.arange(t.shape[place]) % index.local[row]
+    after = sum(dim > place for dim in others - uniform)
+    expected = expected.reshape(-1, *[1] * after)
     return positions is not None and bool((positions == expected).all())
 
 
