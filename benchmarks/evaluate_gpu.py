@@ -101,9 +101,9 @@ def bus(size: int, batch: int, rounds: int) -> float:
     rows = [[n, f"{r:.1f} GB/s", f"{r / base:.2f} x"] for n, r in found_rate.items()]
     print(report.table(["", "rate", "speed"], rows))
     got = found_rate["shardwise.evaluate, batch chosen"]  # what one gets without saying anything
-    _verdict("against the plain loop", got / base, 6.0)
+    _verdict("batch chosen / plain loop", got / base, 6.0)
     limit = min(found_rate["copy from pinned memory"], x.nbytes / within / 1e9)
-    _verdict("against the slower of a pinned copy and the host's own", got / limit, 0.85)
+    _verdict("batch chosen / the slower of the two copies", got / limit, 0.85)
     return limit
 
 
@@ -160,7 +160,7 @@ def compute(rows: int, batch: int, layers: int, rounds: int) -> None:
     ]
     print(report.table(["", "time", "rate"], rows_))
     _verdict(
-        "against data on the device",
+        "four matrix layers, from host / data on the device",
         found["data on the device"] / found["shardwise.evaluate"],
         0.97,
     )
@@ -226,7 +226,7 @@ def kinds(size: int, rounds: int, limit: float) -> None:
     cases = {
         "three arrays": {"x": (np.float32, (512,)), "z": (np.float32, (511,)), "y": (np.int32, ())},
         "rows of 64 bytes": {"x": (np.float32, (16,))},
-        "uint8 images": {"x": (np.uint8, (224, 224, 3)), "y": (np.int32, ())},
+        "uint8 images and labels": {"x": (np.uint8, (224, 224, 3)), "y": (np.int32, ())},
         "tokens with a mask": {"tokens": (np.int32, (512,)), "mask": (np.bool_, (512,))},
     }
     rows = []
