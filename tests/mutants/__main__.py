@@ -5,11 +5,15 @@
     python -m tests.mutants --count 30 --area engine --jobs 2
     python -m tests.mutants --list                 # only say what would be planted
 
-For each bug the tests of its area run until one fails: first those of `make test`, for all bugs,
-then those that only `make test-every` runs, for the bugs that are left; each suite for at most
-`--seconds`. A test that finds a bug must pass without it: one that does not, as a missing package
-makes it, is left out. A bug that neither suite finds may be one that changes nothing that can be
-seen, such as a number that only makes a program slower.
+For each bug the tests that execute its line run, the quickest first, until one fails: first those
+of `make test`, for all bugs, then those forms of the same tests that only `make test-every` runs,
+for the bugs that are left; each suite for at most `--seconds`. Which tests execute a line is found
+out first, by one run of `make test` on Python 3.12, and kept in `--reach`. Where that is not known
+(an older Python, a line that is executed by an import alone), the tests of its area run instead.
+
+A test that finds a bug must pass without it: one that does not, as a missing package makes it, is
+left out. A bug that neither suite finds may be one that changes nothing that can be seen, such as a
+number that only makes a program slower.
 
 The journal gets a line for each bug and suite, and the same command goes on from it. Needs pytest
 and what shardwise needs; no network. Every process works in a copy of the checkout.
@@ -34,6 +38,7 @@ from pathlib import Path
 
 from tests.copies import ROOT, Copies, environment
 
+from . import reach
 from .areas import AREAS
 from .sites import Mutant, draw
 
@@ -192,6 +197,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=600, help="for all of it (600)")
     parser.add_argument("--list", action="store_true", help="say what would be planted")
     parser.add_argument("--journal", type=Path, help="a line for each bug and suite")
+    parser.add_argument("--reach", type=Path, help="which tests execute the lines; found out once")
     asked = parser.parse_args()
     total = sum(AREAS[name].share for name in asked.area)
     counts = {name: round(asked.count * AREAS[name].share / total) for name in asked.area}
@@ -220,17 +226,46 @@ def main() -> None:
     ends = time.monotonic() + 60 * asked.minutes
     with tempfile.TemporaryDirectory(prefix="shardwise-mutants-") as folder:
         tests = Runner(Copies(Path(folder)), asked.seconds, ends)
+        reached = find_reach([mutant for _, mutant in planned], asked.reach, asked.jobs)
         for suite in SUITES:
-            judge_all(planned, suite, tests, outcomes, asked.jobs, keep)
+            judge_all(planned, suite, tests, reached, outcomes, asked.jobs, keep)
     print(report(planned, outcomes))
     for test in tests.unsound():
         print(f"Fails without a bug, and was left out: {test}")
+
+
+def find_reach(mutants: Sequence[Mutant], file: Path | None, jobs: int) -> dict[str, list[str]]:
+    """Return the tests that execute each line where a bug is planted, the quickest first."""
+    if file is None or not reach.USABLE:
+        return {}
+    if not file.exists():
+        print("One run of make test, to see which tests execute the lines", flush=True)
+        lines = json.dumps([f"{mutant.file}:{mutant.line}" for mutant in mutants])
+        unfinished = file.with_suffix(".unfinished")
+        unfinished.unlink(missing_ok=True)
+        command = [sys.executable, "-m", "pytest", "-q", "-m", SUITES["make test"], "--tb=line"]
+        command += ["-n", str(jobs), "-p", "no:cacheprovider", "-p", "tests.mutants.reach"]
+        variables = {reach.FILE: str(unfinished.absolute()), reach.LINES: lines}
+        subprocess.run(command, cwd=ROOT, env=environment(ROOT, **variables), check=False)
+        unfinished.rename(file)
+    return reach.read(file)
+
+
+def tests_of(mutant: Mutant, area: str, suite: str, reached: dict[str, list[str]]) -> list[str]:
+    """Return what should find a bug: names of tests, or files."""
+    found = reached.get(f"{mutant.file}:{mutant.line}")
+    if not found:
+        return AREAS[area].test_files(ROOT)
+    if suite == "make test":
+        return found
+    return list(dict.fromkeys(test.partition("[")[0] for test in found))
 
 
 def judge_all(
     planned: Sequence[tuple[str, Mutant]],
     suite: str,
     tests: Runner,
+    reached: dict[str, list[str]],
     outcomes: Sequence[Outcome],
     jobs: int,
     keep: Callable[[Outcome], None],
@@ -239,7 +274,7 @@ def judge_all(
     done = {each.mutant for each in outcomes if each.suite == suite or each.outcome == FOUND}
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
         waiting = [
-            pool.submit(tests.judge, mutant, suite, AREAS[area].test_files(ROOT), number)
+            pool.submit(tests.judge, mutant, suite, tests_of(mutant, area, suite, reached), number)
             for number, (area, mutant) in enumerate(planned)
             if str(mutant) not in done
         ]
