@@ -7,17 +7,22 @@ Python 3.12, whose `sys.monitoring` reports the first execution of a line and co
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import sys
+import types
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.copies import ROOT
 
 FILE, LINES = "SHARDWISE_REACH", "SHARDWISE_LINES"
+TOOL = 1
+"""The number that `sys.monitoring` reserves for coverage."""
 USABLE = sys.version_info >= (3, 12)
 
 
@@ -34,19 +39,21 @@ class _Reached:
     def __init__(self, file: str, wanted: Iterable[str], worker: bool):
         self.file, self.worker, self.wanted, self.reached = file, worker, set(wanted), set()
         self.files = {line.partition(":")[0] for line in self.wanted}
-        events = sys.monitoring.events
-        sys.monitoring.use_tool_id(sys.monitoring.COVERAGE_ID, "tests.mutants")
-        sys.monitoring.register_callback(sys.monitoring.COVERAGE_ID, events.LINE, self._executed)
-        sys.monitoring.set_events(sys.monitoring.COVERAGE_ID, events.LINE)
+        sys.monitoring.use_tool_id(TOOL, "tests.mutants")
+        sys.monitoring.register_callback(TOOL, sys.monitoring.events.LINE, self._executed)
 
-    def _executed(self, code, line: int):
-        name = code.co_filename.removeprefix(f"{ROOT}/")
-        if name in self.files and f"{name}:{line}" in self.wanted:
-            self.reached.add(f"{name}:{line}")
+    def _executed(self, code: types.CodeType, line: int) -> object:
+        self.reached.add(f"{code.co_filename.removeprefix(f'{ROOT}/')}:{line}")
         return sys.monitoring.DISABLE  # until the next test
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self) -> None:
+        for module in [*sys.modules.values()]:
+            file = str(getattr(module, "__file__", "")).removeprefix(f"{ROOT}/")
+            if file in self.files:
+                self.files.remove(file)
+                for code in _codes(vars(module).values(), module.__name__):
+                    sys.monitoring.set_local_events(TOOL, code, sys.monitoring.events.LINE)
         self.reached.clear()
         sys.monitoring.restart_events()
 
@@ -58,11 +65,29 @@ class _Reached:
             item.user_properties.append(("reached", sorted(self.reached)))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        lines = dict(report.user_properties).get("reached")
+        lines = self.wanted.intersection(dict(report.user_properties).get("reached", ()))
         if report.when == "call" and report.passed and lines and not self.worker:
-            line = {"test": report.nodeid, "seconds": round(report.duration, 2), "lines": lines}
+            line = {
+                "test": report.nodeid,
+                "seconds": round(report.duration, 2),
+                "lines": sorted(lines),
+            }
             with open(self.file, "a", encoding="utf-8") as out:
                 out.write(json.dumps(line) + "\n")
+
+
+def _codes(values: Iterable[Any], module: str) -> Iterator[types.CodeType]:
+    """Yield the code of functions and methods of a module, and of what is defined in them."""
+    for value in values:
+        value = inspect.unwrap(value) if callable(value) else value
+        if isinstance(value, type) and value.__module__ == module:
+            yield from _codes(vars(value).values(), module)
+        for name in ("__func__", "fget", "func"):  # static methods, properties, cached ones
+            value = getattr(value, name, value)
+        code = value if isinstance(value, types.CodeType) else getattr(value, "__code__", None)
+        if isinstance(code, types.CodeType):
+            yield code
+            yield from _codes(code.co_consts, module)
 
 
 def read(file: Path) -> dict[str, list[str]]:
