@@ -20,6 +20,7 @@ from .rules import table as table
 from .term import Coef as Coef
 from .term import Left as Left
 from .term import TooLate as TooLate
+from .term import at_most as at_most
 from .term import below as below
 from .term import extended as extended
 from .term import in_time as in_time

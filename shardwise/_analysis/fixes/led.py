@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..check import Finding, Fix
-from ..faults import NUMBERS, TooLarge, TooSmall
+from ..faults import NUMBERS, OtherType, TooLarge, TooSmall
 from .candidate import Candidate, import_edits
 from .source import shown_path, unified_diff
 
@@ -27,25 +27,28 @@ def led(findings: Sequence[Finding], candidate: Candidate, fix: Fix) -> tuple[Fi
     """
     lines = [candidate.source.line_of(edit.start) for edit in candidate.edits]
 
+    def guessed(finding: Finding) -> bool:
+        return not finding.where.file or (finding.evidence == NUMBERS and finding.code in GUESSED)
+
     def distance(finding: Finding) -> tuple[bool, float]:
-        same_file = finding.where.file == candidate.source.file
-        return not finding.certain, min(
-            abs(finding.where.line - line) for line in lines
-        ) if same_file else 1e9
+        if finding.where.file == candidate.source.file:
+            nearest = min(abs(finding.where.line - line) for line in lines)
+        else:
+            nearest = 1e9
+        return not finding.certain, min(nearest, 0.5) if guessed(finding) else nearest
 
     first, *others = sorted(findings, key=distance)
     remaining = [
         dataclasses.replace(finding, remedy=AGAIN) if finding.certain else finding
         for finding in others
     ]
-    guessed = first.evidence == NUMBERS and first.code in GUESSED
-    if not first.where.file or (guessed and first.where.line not in lines):
+    if guessed(first) and first.where.line not in lines:
         first = dataclasses.replace(first, where=candidate.source.where(min(candidate.edits)))
     return (dataclasses.replace(first, fix=fix), *remaining)
 
 
 AGAIN = "the fix above."
 
-GUESSED = {TooLarge.code, TooSmall.code}
-"""The faults where numbers show which result is wrong and by what factor, and the line is where it
-was last computed or reduced."""
+GUESSED = {OtherType.code, TooLarge.code, TooSmall.code}
+"""The faults where numbers or shapes show which result is wrong, and the line is where it was last
+computed or reduced."""

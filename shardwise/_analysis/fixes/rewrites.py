@@ -103,7 +103,7 @@ def gather_operand(r: EditContext) -> Iterator[Candidate]:
         and source.function_around(child) not in r.sites.outside
     ]
     unique = list(dict.fromkeys(names))[:8]
-    base = 3 if r.misplaced else 5.5 if r.is_open else 6.5
+    base = 3.1 if r.misplaced else 5.5 if r.is_open else 6.5  # a sum sends less
     for (nth, node), axes in itertools.product(enumerate(unique), r.axes):
         for dim in ("", ", axis=1"):
             text = write.call("all_gather", source.text_of(node), axes, f"{dim}, tiled=True")

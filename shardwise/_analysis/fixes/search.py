@@ -13,6 +13,7 @@ import ast
 import collections
 import dataclasses
 import functools
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -20,7 +21,7 @@ from ... import _jax
 from ..._base.doing import doing
 from ..._base.errors import warn
 from ..._engine.static import Static
-from ..._meaning import Gap
+from ..._meaning import Gap, at_most
 from ..._mesh import AbstractMesh
 from ..._program import Body, Join, Op, walk
 from ..check import Examined, Finding, Verdict
@@ -40,12 +41,12 @@ from .specs import SPECS
 from .statistics import STATISTICS
 from .tried import Front, Tried
 
-TRACE, FAILED, APART, RUN = 10, 0.6, 2, 8
+TRACE, FAILED, RUN, TERMS = 10, 0.6, 8, 50
 """Costs in analysed operations. Tracing a program costs `TRACE` of them besides its own; if that
-fails, `FAILED` of the sum. Following devices separately costs `APART` for each operation; compiling
-and running a program, `RUN` times what tracing it costs."""
+fails, `FAILED` of the sum; compiling and running it, `RUN` times the sum. Following devices
+separately costs one for every `TERMS` that it makes."""
 
-START, COMPILED = 100, 6
+START, COMPILED = 100, 5
 """The budget of a search is what the check spent in the same units: a constant, and for each
 program that it compiled `COMPILED` times what tracing it costs. A count instead of a time limit, so
 that every machine finds the same fix."""
@@ -331,8 +332,9 @@ class Search:
                 return None
             gaps = read.reading.gaps()
             if closely and is_open(gaps):
-                self.spent += APART * (self.unit - TRACE)
-                gaps = program.apart(read, gaps)
+                with at_most(sys.maxsize) as left:
+                    gaps = program.apart(read, gaps)
+                self.spent += (sys.maxsize - left.work) / TERMS
             return Tried(candidate, gaps, program.misshapen(read.body))
 
         tried = self._with(candidate, follow)

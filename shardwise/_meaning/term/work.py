@@ -24,17 +24,21 @@ _LEFT: contextvars.ContextVar[Left | None] = contextvars.ContextVar("left", defa
 
 
 @contextlib.contextmanager
-def at_most(work: int, of: Left | None = None) -> Iterator[None]:
-    """Raise `TooMuch` after this much work inside, or more than is left `of` the shared budget."""
+def at_most(work: int, of: Left | None = None) -> Iterator[Left]:
+    """Raise `TooMuch` after this much work inside, or more than is left `of` the shared budget.
+
+    It also counts as work of a limit around this one, which does not end it.
+    """
     limit = work if of is None else min(work, of.work)
-    budget = Left(limit)
+    budget, outer = Left(limit), _LEFT.get()
     token = _LEFT.set(budget)
     try:
-        yield
+        yield budget
     finally:
         _LEFT.reset(token)
-        if of is not None:
-            of.work -= limit - max(budget.work, 0)
+        for other in (of, outer):
+            if other is not None:
+                other.work -= limit - max(budget.work, 0)
 
 
 class TooLate(Exception):
