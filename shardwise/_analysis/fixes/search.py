@@ -13,7 +13,6 @@ import ast
 import collections
 import dataclasses
 import functools
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -22,10 +21,11 @@ from ..._base.doing import doing
 from ..._base.errors import warn
 from ..._engine.static import Static
 from ..._meaning import Gap, at_most
-from ..._mesh import AbstractMesh
+from ..._mesh import AbstractMesh, one_device
 from ..._program import Body, Join, Op, walk
 from ..check import Examined, Finding, Verdict
 from ..faults import FollowsSharding, place_of, split_silenced
+from ..prove.reading import ReadProgram
 from .arithmetic import ARITHMETIC
 from .candidate import Candidate
 from .edits import CATALOGUE, EditContext, WrongShape
@@ -54,8 +54,10 @@ that every machine finds the same fix."""
 FIRST = 0.75
 """The share of the budget after which candidates that cannot be decided by analysis are run."""
 
-CLOSE = 4
-"""How many of those are decided by following their devices separately."""
+CLOSE, APART, LONG = 4, 0.35, 0.25
+"""Devices are followed separately until `CLOSE` candidates were left open by that, or one by more
+than `LONG` of the budget: then two of those are run. `APART` is the share that one may take, but
+for one that has made a program right on one device, which was wrong there."""
 
 MISTAKES = 3
 """The largest number of mistakes in one program that are fixed."""
@@ -110,7 +112,7 @@ class Search:
         self.live: dict[str, LoadedFile] = {}
         self.body = program.examined.largest.body
         self.unit = _cost(self.body)
-        self.spent = 0.0
+        self.spent, self.close, self.undecided = 0.0, CLOSE, False
         self.budget = START + sum(
             _cost(run.body) * (1 + COMPILED * run.compiled_variants)
             for run in program.examined.programs
@@ -125,7 +127,7 @@ class Search:
         open_ones: list[Tried] = []
         most = len(now.right)
         fronts = collections.deque([Front(now, iter(self.candidates(shown, None)))])
-        while fronts and self.spent < (FIRST if open_ones else 1) * self.budget:
+        while fronts and self.spent < self._limit(len(open_ones)):
             front = fronts.popleft()
             candidate = next(front.candidates, None)
             if candidate is None:
@@ -133,7 +135,7 @@ class Search:
                     fronts.append(self._beyond(front, front.better))
                 continue
             fronts.append(front)
-            tried = self.attempt(candidate, front.now, len(open_ones) < CLOSE)
+            tried = self.attempt(candidate, front.now)
             if tried is None:
                 continue
             if tried.is_right and self._is_proved(candidate, [self.program.hardest]):
@@ -148,6 +150,12 @@ class Search:
                 else:
                     front.better = tried
         return self._settled(open_ones)
+
+    def _limit(self, open_ones: int) -> float:
+        """Return what may be spent before the candidates that are left open are run."""
+        if self.undecided:
+            return self.budget - RUN * self.unit * min(open_ones, 2)
+        return (FIRST if open_ones else 1) * self.budget
 
     def _beyond(self, front: Front, tried: Tried) -> Front:
         """Return the search for a further mistake, in a program that a candidate has improved."""
@@ -322,24 +330,43 @@ class Search:
         ops = walk(self.program.plain.body.ops)
         return list(dict.fromkeys(place for op in ops for place in self.sources.expressions(op)))
 
-    def attempt(self, candidate: Candidate, now: Tried, closely: bool) -> Tried | None:
+    def attempt(self, candidate: Candidate, now: Tried) -> Tried | None:
         """Try a candidate on the hardest mesh; None if it cannot be traced."""
         program = self.program
 
         def follow(edited: Any) -> Tried | None:
-            read = program.read(program.hardest, edited, now.misshapen)
-            if read is None:
-                return None
-            gaps = read.reading.gaps()
-            if closely and is_open(gaps):
-                with at_most(sys.maxsize) as left:
-                    gaps = program.apart(read, gaps)
-                self.spent += (sys.maxsize - left.work) / TERMS
-            return Tried(candidate, gaps, program.misshapen(read.body))
+            wrong_alone = program.is_wrong_alone and program.hardest.size > 1
+            alone = [(one_device(program.hardest), APART)] if wrong_alone else []
+            tried = None
+            for mesh, share in (*alone, (program.hardest, 1 if alone else APART)):
+                read = program.read(mesh, edited, now.misshapen)
+                if read is None:
+                    return None
+                tried = Tried(candidate, self._gaps(read, share), program.misshapen(read.body))
+                if not tried.is_right:
+                    break
+            return tried
 
         tried = self._with(candidate, follow)
         self.spent += self.unit * (1 if tried else FAILED)
         return tried
+
+    def _gaps(self, read: ReadProgram, share: float) -> list[list[Gap]]:
+        """Return the gaps, with the devices followed separately where nothing else decides.
+
+        That may take a share of the budget.
+        """
+        gaps = read.reading.gaps()
+        if self.close and not self.undecided and is_open(gaps):
+            allowed = int(share * self.budget * TERMS)
+            with at_most(allowed) as left:
+                gaps = self.program.apart(read, gaps)
+            cost = (allowed - max(left.work, 0)) / TERMS
+            self.spent += cost
+            if is_open(gaps) and read.mesh.size > 1:
+                self.close -= 1
+                self.undecided = cost > LONG * self.budget
+        return gaps
 
     def names_of(self, source: Source) -> collections.ChainMap[str, Any]:
         """Return the global names of a file."""

@@ -27,18 +27,18 @@ _LEFT: contextvars.ContextVar[Left | None] = contextvars.ContextVar("left", defa
 def at_most(work: int, of: Left | None = None) -> Iterator[Left]:
     """Raise `TooMuch` after this much work inside, or more than is left `of` the shared budget.
 
-    It also counts as work of a limit around this one, which does not end it.
+    It also counts as work of a limit around this one, of which no more than is left is allowed.
     """
-    limit = work if of is None else min(work, of.work)
-    budget, outer = Left(limit), _LEFT.get()
+    shared = [other for other in (of, _LEFT.get()) if other is not None]
+    limit = min([work, *(other.work for other in shared)])
+    budget = Left(limit)
     token = _LEFT.set(budget)
     try:
         yield budget
     finally:
         _LEFT.reset(token)
-        for other in (of, outer):
-            if other is not None:
-                other.work -= limit - max(budget.work, 0)
+        for other in shared:
+            other.work -= limit - max(budget.work, 0)
 
 
 class TooLate(Exception):
