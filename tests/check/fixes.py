@@ -43,6 +43,9 @@ class Outcome:
     right: bool = False
     """Whether the edited program is right on real devices."""
     on_line: bool = True
+    """Whether a finding names a line that was made wrong."""
+    on_fix: bool = False
+    """Whether a finding names a line that a right fix changes."""
     seconds: tuple[float, float] = (0.0, 0.0)
     """CPU time of the check alone, and with the search for a fix."""
     description: str = ""
@@ -81,11 +84,12 @@ def outcome(
         return Outcome(f"{name} (right)", seconds=seconds)
     found = {one.where.line for one in verdict.findings if one.certain}
     fix = next((one.fix for one in verdict.findings if one.fix), None)
-    if fix is None:
-        return Outcome(name, on_line=bool(found & lines) or not lines, seconds=seconds)
-    right = is_right(edited(fix.after), f, args, mesh, options.get("reference"))
     on_line = bool(found & lines) or not lines
-    return Outcome(name, fix.verified, right, on_line, seconds, fix.description)
+    if fix is None:
+        return Outcome(name, on_line=on_line, seconds=seconds)
+    right = is_right(edited(fix.after), f, args, mesh, options.get("reference"))
+    on_fix = right and bool(found & changed_lines(fix.after, fix.before))
+    return Outcome(name, fix.verified, right, on_line, on_fix, seconds, fix.description)
 
 
 def is_right(
@@ -211,7 +215,12 @@ def _lines_unlike(file: Path, good: Path) -> set[int]:
     """Return the lines of a file at which it differs from the right program beside it."""
     if not good.exists():
         return set()
-    texts = [each.read_text().partition("if __name__")[0].splitlines() for each in (good, file)]
+    return changed_lines(*(each.read_text().partition("if __name__")[0] for each in (good, file)))
+
+
+def changed_lines(before: str, after: str) -> set[int]:
+    """Return the lines of the second text that differ from the first."""
+    texts = before.splitlines(), after.splitlines()
     changes = difflib.SequenceMatcher(None, *texts, autojunk=False).get_opcodes()
     return {
         line + 1
@@ -307,7 +316,7 @@ def main() -> int:
         if not one.name.endswith(")"):
             sums.setdefault(judge, []).append(one)
         verdict = "" if not one.verified else "right" if one.right else "WRONG"
-        line = "" if one.on_line else " (other line)"
+        line = "" if one.on_line else " (line of the fix)" if one.on_fix else " (other line)"
         times = f"{one.seconds[0]:.1f} + {one.seconds[1] - one.seconds[0]:.1f} s"
         print(
             f"{one.name}: {one.verified or 'no fix'} {verdict} {times}{line} {one.description}",
@@ -318,11 +327,13 @@ def main() -> int:
         count = sum(bool(one.verified) for one in rows)
         right = sum(one.right for one in rows)
         lines = sum(one.on_line for one in rows)
+        either = sum(one.on_line or one.on_fix for one in rows)
         extra = sum(max(0.0, one.seconds[1] - one.seconds[0]) for one in rows)
         alone = sum(one.seconds[0] for one in rows)
         print(
             f"{kind[3:]:8} {len(rows)} wrong, {count} ({count / len(rows):.0%}) with a fix, "
-            f"{right} of {count} fixes right on real devices, {lines} with the right line; "
+            f"{right} of {count} fixes right on real devices, {lines} with the line that was made wrong, "
+            f"{either} with that or one that a right fix changes; "
             f"the search takes {extra / alone:.2f} of the check"
         )
     return int(any(one.verified and not one.right for rows in sums.values() for one in rows))

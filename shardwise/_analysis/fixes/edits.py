@@ -66,6 +66,8 @@ class EditContext:
     """Whether the analysis cannot say what is wrong: positions and counts are then more likely."""
     misplaced: bool = False
     """Whether a result is joined along other dimensions than it is split: wrong `out_specs`."""
+    returned: bool = False
+    """Whether a result is what one device has of it."""
     shapes: Sequence[WrongShape] = ()
     """The results with a wrong shape: the path, the shape, and what it should be."""
     reference: Sequence[tuple[Source, ast.expr]] = ()
@@ -123,6 +125,22 @@ def reduce_value(r: EditContext) -> Iterator[Candidate]:
                 yield r.make([edit], described, 3 + late + distance + 0.4 * nth + 0.1 * extra)
 
 
+def reduce_returned(r: EditContext) -> Iterator[Candidate]:
+    """Reduce a named value where it is returned, after it was differentiated or unpacked."""
+    if not r.returned:
+        return
+    write, source = r.writer, r.sites.source
+    means = any(called(node) in ("mean", "average") for node in r.sites.named)
+    returns = (node for node in r.sites.nodes() if isinstance(node, ast.Return))
+    values = (v for node in returns for v in getattr(node.value, "elts", [node.value]))
+    for i, value in enumerate(value for value in values if isinstance(value, ast.Name)):
+        for axes in r.axes:
+            for nth, name in enumerate(("pmean", "psum") if means else ("psum", "pmean")):
+                text = f"{WORDS[name]} `{value.id}` over {write.axes(axes)} where it is returned"
+                edit = source.replace(value, write.call(name, value.id, axes))
+                yield r.make([edit], text, 2.2 + 0.25 * i + 0.4 * nth)
+
+
 def remove_reduction(r: EditContext) -> Iterator[Candidate]:
     """Remove a reduction of a value that is already reduced."""
     source, write = r.sites.source, r.writer
@@ -138,11 +156,16 @@ def remove_reduction(r: EditContext) -> Iterator[Candidate]:
 def replace_reduction(r: EditContext) -> Iterator[Candidate]:
     """Sum instead of averaging, or average instead of summing."""
     for i, node in enumerate(r.sites.calls({*REDUCTIONS})):
+        extreme = called(node) in ("pmax", "pmin")
         for nth, name in enumerate(kind for kind in REDUCTIONS if kind != called(node)):
             edit = renamed(r, node.func, name)
             text = f"use {name} instead of {called(node)}"
             likely = r.ratio is not None and not (name == "psum" and r.is_multiple)
-            yield r.make([edit], text, 2.1 + 0.5 * i + nth + (0 if likely else 1.5))
+            if extreme and r.shares and name in ("psum", "pmean"):  # of each device's own share
+                rank = 2.1 + 0.5 * i + 0.2 * nth
+            else:
+                rank = 2.1 + 0.5 * i + nth + (0 if likely else 1.5)
+            yield r.make([edit], text, rank)
 
 
 def renamed(r: EditContext, function: ast.expr, name: str) -> Edit:
@@ -305,5 +328,6 @@ CATALOGUE: tuple[Generator, ...] = (
     add_after_reduction,
     change_axes,
     reduce_both_parts,
+    reduce_returned,
     reduce_value,
 )

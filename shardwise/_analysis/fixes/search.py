@@ -295,6 +295,10 @@ class Search:
                 is_open=is_open(gaps),
                 sizes=sizes,
                 misplaced=any(gap.kind in ("moved", "first") for gap in flat),
+                returned=any(
+                    gap.kind == "first" or isinstance(getattr(gap.mistake, "op", None), Join)
+                    for gap in flat
+                ),
                 shapes=self._shapes(now),
                 reference=self._reference(),
                 is_wrong_alone=program.is_wrong_alone,
