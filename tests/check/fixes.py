@@ -332,8 +332,8 @@ def main() -> int:
         alone = sum(one.seconds[0] for one in rows)
         print(
             f"{kind[3:]:8} {len(rows)} wrong, {count} ({count / len(rows):.0%}) with a fix, "
-            f"{right} of {count} fixes right on real devices, {lines} with the line that was made wrong, "
-            f"{either} with that or one that a right fix changes; "
+            f"{right} of {count} fixes right on real devices, {lines} with the line that was made "
+            f"wrong, {either} with that or one that a right fix changes; "
             f"the search takes {extra / alone:.2f} of the check"
         )
     return int(any(one.verified and not one.right for rows in sums.values() for one in rows))
