@@ -69,7 +69,7 @@ def pair(
 
 
 def pairs() -> Iterator[Pair]:
-    """All of them."""
+    """All of them, in the same order whichever module was imported first."""
     for kind in KINDS:
         importlib.import_module(f"{__name__}.{kind}")
-    yield from PAIRS.values()
+    yield from sorted(PAIRS.values(), key=lambda pair: KINDS.index(pair.kind))
