@@ -5,11 +5,11 @@
     python -m tests.mutants --count 30 --area engine --jobs 2
     python -m tests.mutants --list                 # only say what would be planted
 
-For each bug the tests that execute its line run, the quickest first, until one fails: first those
-of `make test`, for all bugs, then those forms of the same tests that only `make test-every` runs,
-for the bugs that are left; each suite for at most `--seconds`. Which tests execute a line is found
-out first, by one run of `make test` on Python 3.12, and kept in `--reach`. Where that is not known
-(an older Python, a line that is executed by an import alone), the tests of its area run instead.
+For each bug the tests that execute its line run, of each file the quickest, then the next one of
+each, until one fails: first those of `make test`, for all bugs, then those forms of the same tests
+that only `make test-every` runs, for the bugs that are left; each suite for at most `--seconds`.
+Which tests execute a line is found out first, by one run of `make test` on Python 3.12, and kept in
+`--reach`. Without that file the tests of its area run instead.
 
 A test that finds a bug must pass without it: one that does not, as a missing package makes it, is
 left out. A bug that neither suite finds may be one that changes nothing that can be seen, such as a
@@ -255,9 +255,9 @@ def find_reach(mutants: Sequence[Mutant], file: Path | None, jobs: int) -> dict[
 
 def tests_of(mutant: Mutant, area: str, suite: str, reached: dict[str, list[str]]) -> list[str]:
     """Return what should find a bug: names of tests, or files."""
-    found = reached.get(f"{mutant.file}:{mutant.line}")
-    if not found:
+    if not reached:
         return AREAS[area].test_files(ROOT)
+    found = reached.get(f"{mutant.file}:{mutant.line}", reached[reach.ANY])
     if suite == "make test":
         return found
     return list(dict.fromkeys(test.partition("[")[0] for test in found))

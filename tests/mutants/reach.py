@@ -12,6 +12,7 @@ import json
 import os
 import sys
 import types
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -90,11 +91,25 @@ def _codes(values: Iterable[Any], module: str) -> Iterator[types.CodeType]:
             yield from _codes(code.co_consts, module)
 
 
+ANY = "any"
+"""Where the tests are that execute anything: a line that an import executes is one of all tests."""
+
+
 def read(file: Path) -> dict[str, list[str]]:
-    """Return the tests that execute each line, the quickest first."""
+    """Return the tests that execute each line: of each file the quickest, then the next ones."""
     found: dict[str, list[tuple[float, str]]] = {}
     for text in file.read_text(encoding="utf-8").splitlines():
         each = json.loads(text)
-        for line in each["lines"]:
+        for line in (*each["lines"], ANY):
             found.setdefault(line, []).append((each["seconds"], each["test"]))
-    return {line: [test for _, test in sorted(tests)] for line, tests in found.items()}
+    return {line: _in_turns(sorted(tests)) for line, tests in found.items()}
+
+
+def _in_turns(tests: Iterable[tuple[float, str]]) -> list[str]:
+    seen: Counter[str] = Counter()
+    ranked = []
+    for seconds, test in tests:
+        file = test.partition("::")[0]
+        ranked.append((seen[file], seconds, test))
+        seen[file] += 1
+    return [test for *_, test in sorted(ranked)]
