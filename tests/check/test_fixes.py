@@ -459,12 +459,30 @@ def answers_are_not_sent_back(x, *, mesh):
     return jax.shard_map(body, mesh=mesh, in_specs=P("data"), out_specs=P("data"))(x)
 
 
+def loss_is_not_reduced(x, *, mesh):
+    def body(x):
+        value, gradient = jax.value_and_grad(jnp.vdot)(jnp.ones(x.shape[1]), x.sum(0))
+        return value, jax.lax.psum(gradient, "data")
+
+    specs = {"in_specs": P("data"), "out_specs": P(), "check_vma": False}
+    return jax.shard_map(body, mesh=mesh, **specs)(x)
+
+
+def largest_loss(x, *, mesh):
+    def body(x):
+        return jax.lax.pmax(jnp.mean(x**2), "data")
+
+    return jax.shard_map(body, mesh=mesh, in_specs=P("data"), out_specs=P())(x)
+
+
 EDITED = {
     spec_of_the_result: 'out_specs=P("data"))',
     spec_of_the_argument: 'in_specs=P("data"), out_specs=specs',
     doubled_divisor: 'return jax.lax.psum(x.sum(0), "data") / 8',
     missing_divisor: '"data", tiled=True) / jax.lax.axis_size("data")',
     part_is_not_sent_on: 'sent = jax.lax.ppermute(part, "data", [(i, (i ',
+    loss_is_not_reduced: 'return jax.lax.psum(value, "data"), ',
+    largest_loss: 'return jax.lax.pmean(jnp.mean(x**2), "data")',
     answers_are_not_sent_back: 'all_to_all(answers, "data", split_axis=0, concat_axis=1, tiled',
 }
 
@@ -472,9 +490,12 @@ EDITED = {
 @pytest.mark.parametrize("step", EDITED, ids=lambda step: step.__name__)
 def test_specs_divisors_and_sends_are_mended(step):
     reference = (lambda x: x.mean(0)) if step is doubled_divisor else None
-    fix = fix_of(sw.check(step, X, mesh={"data": [1, 4]}, reference=reference))
+    verdict = sw.check(step, X, mesh={"data": [1, 4]}, reference=reference)
+    fix = fix_of(verdict)
     assert any(line.startswith("+") and EDITED[step] in line for line in fix.diff.splitlines())
     assert fix.verified == "proved"
+    if step is spec_of_the_result:  # a shape says what is wrong, and the fix says where
+        assert "out_specs" in verdict.findings[0].where.text
 
 
 CORPUS = (

@@ -89,6 +89,15 @@ def test_work_is_counted_for_all_results_together():
     assert left.work == 0
 
 
+def test_work_also_counts_for_the_limit_around_it():
+    with T.at_most(15) as left:
+        with T.at_most(10):
+            work.spend(10)
+        with pytest.raises(T.TooMuch), T.at_most(10):
+            work.spend(6)
+    assert left.work == 0
+
+
 def test_numbers_of_many_digits_are_more_work():
     terms = [T.symbol("argument", i, shape=())[1] for i in range(3)]
 

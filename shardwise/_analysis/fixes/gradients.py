@@ -63,7 +63,7 @@ def reduce_loss(r: EditContext) -> Iterator[Candidate]:
 def _losses(sites: Sites) -> Iterator[ast.expr]:
     """Yield what the functions return that are differentiated; without auxiliary results."""
     tree = sites.source.tree
-    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    calls = [node for node in sites.nodes(outside=True) if isinstance(node, ast.Call)]
     taken = [node.args[0] for node in calls if called(node) in GRADIENTS and node.args]
     names = {function.id for function in taken if isinstance(function, ast.Name)}
     for function in ast.walk(tree):
