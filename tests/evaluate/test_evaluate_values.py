@@ -422,6 +422,10 @@ class TestRefusals:
         with pytest.raises(ShardingError, match=message):
             evaluate(fn, None, normal(4))
 
+    def test_weights_fit_in_every_dimension(self):
+        with pytest.raises(ShardingError, match=r"\[4, 3\] do not fit values of \[4, 2\]"):
+            evaluate(lambda _, b: (b, jnp.ones((len(b), 3))), None, normal(4, 2))
+
     def test_a_length_that_happens_to_agree(self):
         with pytest.raises(ShardingError, match=r"values of shape \[4\] for a batch of 8"):
             evaluate(lambda _, b: b.sum(0), None, normal(20, 4), batch=4)

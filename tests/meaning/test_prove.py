@@ -248,3 +248,19 @@ def test_the_command_takes_other_meshes_and_gives_json(tmp_path):
     (case,) = json.loads(result.stdout)["cases"]
     assert case["verdict"]["meshes"] == ["{data: 8}"]
     assert case["verdict"]["status"] == "proved"
+
+
+@pytest.mark.parametrize("number", [-1, 2, 5])
+def test_a_branch_whose_number_is_known_is_the_one_that_runs(number):
+    def body(x):
+        size = lax.axis_size("data")
+        index = jnp.zeros((), jnp.int32) + number * size // size
+        branches = [lambda x: x, lambda x: 3 * x, lambda x: 2 * x]
+        return lax.psum(lax.switch(index, branches, x).sum(), "data")
+
+    step = sharded(body, in_specs=P("data"))
+    factor = 1 if number < 0 else 2  # numbers outside of the branches are clamped
+    proof = sw.prove(
+        step, *shapes((8,)), mesh={"data": [1, 4]}, reference=lambda x: factor * x.sum(), run=False
+    )
+    assert proof, proof
