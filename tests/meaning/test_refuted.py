@@ -356,7 +356,7 @@ def test_what_may_follow_from_a_known_cause_is_not_a_finding_of_its_own():
     program = sharded(body, specs, (P(), P()))
     (found,) = sw.check(program, *args, mesh={"data": [1, 4]}).findings
     assert found.code == "SW404"
-    assert found.likewise == ("result[1]",)
+    assert found.same_problem == ("result[1]",)
     assert "1 more result" in found.message
 
 

@@ -82,7 +82,7 @@ class Outcome:
     def blamed(self, kept: Sequence[Finding]) -> tuple[str, ...]:
         """Return the meshes on which something is wrong that is not silenced."""
         certain = [finding for finding in kept if finding.certain]
-        paths = {path for finding in certain for path in (finding.leaf, *finding.likewise)}
+        paths = {path for finding in certain for path in finding.leaves}
         codes = {finding.code for finding in certain}
         meshes = {row.mesh for row in self.wrong if row.path in paths}
         meshes |= {finding.mesh for finding in certain}
@@ -146,10 +146,10 @@ def led_by_a_cause(findings: Sequence[Finding]) -> tuple[Finding, ...]:
     vague = [finding for finding in findings if finding.code == DependsOnDevices.code]
     if first is None or not vague:
         return tuple(findings)
-    paths = tuple(path for finding in vague for path in (finding.leaf, *finding.likewise))
+    paths = tuple(path for finding in vague for path in finding.leaves)
     count = f"{len(paths)} more result{'s differ' if len(paths) > 1 else ' differs'} too"
     message = f"{first.message}; {count}, perhaps because of it"
-    led = dataclasses.replace(first, message=message, likewise=(*first.likewise, *paths))
+    led = dataclasses.replace(first, message=message, same_problem=(*first.same_problem, *paths))
     return tuple(
         led if finding is first else finding for finding in findings if finding not in vague
     )

@@ -62,12 +62,17 @@ class Finding:
     """Whether it fails the verdict; a suspicion from reading the program does not."""
     mesh: str = ""
     """The mesh on which it shows."""
-    likewise: tuple[str, ...] = ()
+    same_problem: tuple[str, ...] = ()
     """The paths of other results that are wrong for the same reason."""
     fix: Fix | None = None
     """An edit that makes the program right, if one was found and verified."""
     evidence: str = dataclasses.field(default="", repr=False)
     """What it is derived from, if that matters: `MEANING`, `NUMBERS` or `OPERATIONS`."""
+
+    @property
+    def leaves(self) -> tuple[str, ...]:
+        """The paths of all results it is about."""
+        return self.leaf, *self.same_problem
 
     @property
     def doubt(self) -> str:
@@ -91,7 +96,7 @@ class Finding:
             "message": self.message,
             "certain": self.certain,
             "leaf": self.leaf,
-            "likewise": list(self.likewise),
+            "same_problem": list(self.same_problem),
             "mesh": self.mesh,
             "remedy": self.remedy,
             "where": self.where.to_dict(),
@@ -181,6 +186,6 @@ def grouped(findings: Sequence[Finding]) -> list[Finding]:
         count = len(others)
         more = f"; {count} more result{'s' * (count != 1)}" if others else ""
         joined.append(
-            dataclasses.replace(group[0], message=group[0].message + more, likewise=others)
+            dataclasses.replace(group[0], message=group[0].message + more, same_problem=others)
         )
     return joined

@@ -55,9 +55,10 @@ FIRST = 0.75
 """The share of the budget after which candidates that cannot be decided by analysis are run."""
 
 CLOSE, APART, LONG = 4, 0.35, 0.25
-"""Devices are followed separately until `CLOSE` candidates were left open by that, or one by more
-than `LONG` of the budget: then two of those are run. `APART` is the share that one may take, but
-for one that has made a program right on one device, which was wrong there."""
+"""Candidates are followed with the devices kept apart until that has left `CLOSE` of them open, or
+one at a cost of more than `LONG` of the budget: then two of the open ones are run next. `APART` is
+the share of the budget that one may take; a candidate that makes a program right on one device,
+where it was wrong, may take all of it."""
 
 MISTAKES = 3
 """The largest number of mistakes in one program that are fixed."""

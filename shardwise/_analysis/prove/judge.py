@@ -156,7 +156,7 @@ def _without_suspicions(
     suspects: Sequence[Finding], reported: dict[Finding, None]
 ) -> list[Finding]:
     """Drop findings that are not certain for results that are refuted by another finding."""
-    leaves = {leaf for finding in reported for leaf in (finding.leaf, *finding.likewise)}
+    leaves = {leaf for finding in reported for leaf in finding.leaves}
     leaves |= {finding.leaf for finding in suspects if finding.certain}
     return [finding for finding in suspects if finding.certain or finding.leaf not in leaves]
 

@@ -65,7 +65,7 @@ class Numbers:
             return next(
                 (finding for finding in self.findings if finding.code == Deadlock.code), None
             )
-        causes = (finding for finding in self.findings if path in (finding.leaf, *finding.likewise))
+        causes = (finding for finding in self.findings if path in finding.leaves)
         return next(causes, None)
 
 

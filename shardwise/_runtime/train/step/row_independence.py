@@ -112,7 +112,7 @@ def _wrong_by_numbers(program: Any, shapes: Any, mesh: Any) -> set[str] | None:
     except Exception:
         return None
     certain = [finding for finding in verdict.findings if finding.certain]
-    leaves = {leaf for finding in certain for leaf in (finding.leaf, *finding.likewise)}
+    leaves = {leaf for finding in certain for leaf in finding.leaves}
     return None if "" in leaves else leaves  # "" is a finding about the whole program
 
 
