@@ -14,7 +14,7 @@ from jax.sharding import PartitionSpec as P
 
 import shardwise as sw
 from shardwise._base import doing as _doing
-from shardwise._base.doing import doing, telling
+from shardwise._base.doing import doing, showing_progress
 
 from .patience import HANGS
 
@@ -73,7 +73,7 @@ X = np.arange(8, dtype=np.float32)
 
 class TestLine:
     def test_it_says_what_is_done_and_goes_away(self, terminal):
-        with on(terminal), telling("checking step"):
+        with on(terminal), showing_progress("checking step"):
             until(terminal, "checking step (")
             doing("running on {data: 4}")
             until(terminal, "checking step: running on {data: 4} (")
@@ -81,12 +81,12 @@ class TestLine:
 
     def test_a_call_that_is_quick_shows_nothing(self, terminal, monkeypatch):
         monkeypatch.setattr(_doing, "PATIENCE", 600.0)
-        with on(terminal), telling("checking step"):
+        with on(terminal), showing_progress("checking step"):
             doing("running on {data: 4}")
         assert terminal.getvalue() == ""
 
     def test_what_a_program_prints_stands_above_it_whole(self, terminal):
-        with on(terminal), telling("checking step"):
+        with on(terminal), showing_progress("checking step"):
             until(terminal, "checking step (")
             print("one")
             print("two", end="")
@@ -97,7 +97,7 @@ class TestLine:
     def test_streams_of_the_users_stay_the_users(self, terminal):
         out = io.StringIO()
         captured = io.StringIO()
-        with on(terminal, stdout=out), telling("checking step"):
+        with on(terminal, stdout=out), showing_progress("checking step"):
             assert sys.stdout is out  # not a terminal: nothing to make room on
             with contextlib.redirect_stdout(captured):
                 until(terminal, "checking step (")
@@ -107,19 +107,23 @@ class TestLine:
 
     def test_it_fits_in_a_narrow_terminal(self, terminal, monkeypatch):
         monkeypatch.setattr(_doing, "_columns", lambda stream: 20)
-        with on(terminal), telling("checking 日本語/train.py:a_long_name"):
+        with on(terminal), showing_progress("checking 日本語/train.py:a_long_name"):
             until(terminal, "…")
         assert "checking 日本語/tr…\r" in terminal.getvalue()
         assert terminal.seen == [""]
 
     def test_it_is_gone_after_an_error(self, terminal):
-        with pytest.raises(KeyboardInterrupt), on(terminal), telling("checking step"):
+        with pytest.raises(KeyboardInterrupt), on(terminal), showing_progress("checking step"):
             until(terminal, "checking step (")
             raise KeyboardInterrupt
         assert terminal.seen == [""]
 
     def test_one_inside_another_is_shown_once(self, terminal):
-        with on(terminal), telling("checking train.py:step"), telling("checking step"):
+        with (
+            on(terminal),
+            showing_progress("checking train.py:step"),
+            showing_progress("checking step"),
+        ):
             doing("compiling")
             until(terminal, "checking train.py:step: compiling (")
         assert "checking step" not in terminal.getvalue()
@@ -127,7 +131,7 @@ class TestLine:
     @pytest.mark.parametrize("term", ["dumb"])
     def test_nothing_where_a_line_cannot_be_taken_back(self, terminal, monkeypatch, term):
         monkeypatch.setenv("TERM", term)
-        with on(terminal), telling("checking step"):
+        with on(terminal), showing_progress("checking step"):
             doing("compiling")
         assert terminal.getvalue() == ""
 

@@ -1,7 +1,7 @@
 """The status line of a long call: one line on a terminal, erased at the end.
 
 Code reports its current activity with `doing("running on {data: 4}")`; a public function shows the
-reports with `telling("checking train.py:step")`. Outside a `telling` block, `doing` has no effect.
+reports with `showing_progress("checking train.py:step")`. Outside of that, `doing` has no effect.
 The line appears after half a second and is drawn by a thread, since XLA does not return while it
 compiles. Output of the program appears above the line. (`rich.status` holds back output until a
 line ends, which would hide a prompt, and has no delay.)
@@ -26,7 +26,7 @@ PATIENCE = 0.5
 BEAT = 1.0
 """Seconds between two updates of the elapsed time."""
 
-Telling = bool | Callable[[str], Any] | None
+Progress = bool | Callable[[str], Any] | None
 """The type of the argument `progress` of `check`, `prove`, `explain` and `inspect`."""
 
 _reporter: ContextVar[Callable[[str], Any] | None] = ContextVar("reporter", default=None)
@@ -40,10 +40,10 @@ def doing(activity: str) -> None:
 
 
 @contextlib.contextmanager
-def telling(title: str, progress: Telling = None) -> Iterator[None]:
+def showing_progress(title: str, progress: Progress = None) -> Iterator[None]:
     """Show the title and the reports of `doing` while the block runs.
 
-    A nested `telling` shows nothing.
+    A nested `showing_progress` shows nothing.
 
     Args:
         title: The task, such as `checking train.py:step`.

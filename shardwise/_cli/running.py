@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from .._base.doing import telling
+from .._base.doing import showing_progress
 from .._base.errors import ShardwiseError
 from .cases import LocatedCase, find_cases
 from .report import CaseOutcome
@@ -53,7 +53,7 @@ def path_as_it_was() -> Iterator[None]:
 
 def import_cases(targets: list[str]) -> list[LocatedCase]:
     """Return all cases of the files and folders named; what they print is no result."""
-    with contextlib.redirect_stdout(sys.stderr), telling("importing"):
+    with contextlib.redirect_stdout(sys.stderr), showing_progress("importing"):
         return find_cases(targets)
 
 
@@ -66,7 +66,7 @@ def attempt(
     """
     if entry.case is None:
         return CaseOutcome(entry, error=entry.error), None
-    with telling(title), contextlib.redirect_stdout(sys.stderr):
+    with showing_progress(title), contextlib.redirect_stdout(sys.stderr):
         try:
             return CaseOutcome(entry), work(entry.case)
         except (Exception, SystemExit) as error:

@@ -33,5 +33,5 @@ from .vanish import vanishing as vanishing
 from .walk import Walk as Walk
 from .ways import ALL as ALL
 from .ways import same as same
-from .ways import same_in_turns as same_in_turns
+from .ways import same_by_iteration as same_by_iteration
 from .words import holding as holding

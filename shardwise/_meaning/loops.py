@@ -115,7 +115,7 @@ def _fixed(
             v if i in zeros else v.having(T.symbol("carry", depth, i, shape=v.term.shape))
             for i, v in enumerate(carry)
         ]
-        outs = w.turn(body, [*consts, *symbolic, *slices], symbolic)
+        outs = w.iteration(body, [*consts, *symbolic, *slices], symbolic)
         # An initial zero may only be treated as zero if an iteration that finds zeros leaves zeros.
         grown = {i for i in zeros if not outs[i].zero}
         if grown:
@@ -172,7 +172,7 @@ def loop_while(w: Notes, op: While, ins: list[Value]) -> list[Value]:
     w.depth += 1
     try:
         carry, symbolic, outs = _fixed(w, op.body, body_consts, carry, [], len(carry))
-        (decision,) = w.turn(op.cond, [*cond_consts, *symbolic], ())
+        (decision,) = w.iteration(op.cond, [*cond_consts, *symbolic], ())
     finally:
         w.depth -= 1
     if not decision.plain:

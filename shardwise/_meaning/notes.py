@@ -185,6 +185,6 @@ class Notes(abc.ABC):
     def run(self, body: Body, ins: Sequence[Value]) -> list[Value]:
         """Return the meanings of a body's results."""
 
-    def turn(self, body: Body, ins: Sequence[Value], given: Sequence[Value]) -> list[Value]:
+    def iteration(self, body: Body, ins: Sequence[Value], given: Sequence[Value]) -> list[Value]:
         """Return the meanings of the results of one iteration; `given` are the carried values."""
         return self.run(body, ins)

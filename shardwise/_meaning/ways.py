@@ -89,7 +89,7 @@ def same(want: Value, got: Value, left: T.Left, ways: Sequence[Way] = WAYS) -> b
 LOOPS = ("loop", "while")
 
 
-def same_in_turns(want: Value, got: Value, left: T.Left) -> bool:
+def same_by_iteration(want: Value, got: Value, left: T.Left) -> bool:
     """Return whether two results are equal, given that one iteration of their loops is."""
     masks = any(term.op == "literal" for v in (want, got) for term in T.below(v.term))
     ways = FINITE if masks else WAYS

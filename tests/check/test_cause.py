@@ -96,7 +96,7 @@ def test_new_params_are_made_of_a_gradient_that_is_too_large():
 
     params = {"b": jnp.float32(0.5), "w": jnp.float32(2.0)}
     (finding,) = check(step, params, X, mesh={"data": [1, 4]}).findings
-    assert "is made from a value that is 4 times what it is on one device" in finding.message
+    assert "is computed from a value that is 4 times what it is on one device" in finding.message
     assert {*finding.leaves} == {"result['b']", "result['w']"}
     proof = sw.prove(step, params, X, mesh=sw.mesh(data=4))
     assert [row.status for row in proof.results] == ["refuted", "refuted"]

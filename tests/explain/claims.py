@@ -96,7 +96,7 @@ class Seen:
                         again = self.at[user.outs[0], turn]
                         if user.outs[0].shape == out.shape and not alike(again, operand):
                             yield "what is made of it is not what went in"
-                case "every turn":
+                case "every iteration":
                     (*outer, _) = turn
                     others = [t for t in self.turns[out] if t[:-1] == tuple(outer)]
                     if not all(alike(result, self.at[out, other]) for other in others):

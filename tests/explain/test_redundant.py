@@ -238,7 +238,7 @@ PAIRS = {
         ins=P("data", "model"), mesh=BOTH,
     ),
     "at every turn": Pair(
-        "every turn", lambda x, w: _scan(lambda c: jnp.tanh(c + lax.psum(x, "data") @ w), x),
+        "every iteration", lambda x, w: _scan(lambda c: jnp.tanh(c + lax.psum(x, "data") @ w), x),
         lambda x, w: (lambda total: _scan(lambda c: jnp.tanh(c + total @ w), x))(
             lax.psum(x, "data")
         ),

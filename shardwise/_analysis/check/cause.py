@@ -89,7 +89,7 @@ class Multiple:
         """The axes of the factor, as written in a collective."""
         self.number = _number(self.ratio)
         """The factor as text."""
-        self.made_of = "" if gap.whole else "is made from a value that "
+        self.made_of = "" if gap.whole else "is computed from a value that "
         """The text for a difference inside a result: not new params are off, but their gradient."""
         clear = self.powers and (len(self._fitting) == 1 or self._explained(self.powers))
         large = clear and plain_product(self.powers)

@@ -36,9 +36,9 @@ from ..._program import (
     primitives,
     within,
 )
-from . import turns
+from . import repeated
 from .instead import Avoidance, code, names, replacement, sent_bytes
-from .turns import is_recomputed
+from .repeated import is_recomputed
 
 VIEWS = primitives.names(lambda p: p.identity or p.moves == "reorder") | {"convert_element_type"}
 """Operations that are looked through to find how a value is used."""
@@ -342,7 +342,7 @@ class _Look:
         if not isinstance(loop, Scan) or loop.length < 2 or meaning is None or is_recomputed(op):
             return None
         changes = changes_in_loop(after, meaning.depth, self.meanings, self.known_changes)
-        return turns.added_up_only(op, loop) if changes else turns.always_the_same(op, loop)
+        return repeated.added_up_only(op, loop) if changes else repeated.always_the_same(op, loop)
 
     # --- readers
 

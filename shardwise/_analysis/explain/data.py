@@ -80,8 +80,8 @@ class Redundant(Plain):
     sent before. `recomputed`: the same, by `jax.checkpoint`. `unused`: each device takes only its
     own part back. `scattered`: each device keeps only its part of a sum. `reduced`: the gathered
     array is only reduced. `merged`: a sum of a sum. `order`: the whole is sent where a part would
-    do. `every turn`: a loop sends the same in each iteration. `added up`: a loop only accumulates
-    the sums."""
+    do. `every iteration`: a loop sends the same in each iteration. `added up`: a loop only
+    accumulates the sums."""
     reason: str
     remedy: str
     bytes: int

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Literal
 
 from ..._base.calls import DEVICES, public
-from ..._base.doing import Telling, doing, telling
+from ..._base.doing import Progress, doing, showing_progress
 from ..._base.errors import ArgumentError, a_type, name_of
 from ..._engine.call import simulate_p
 from ..._engine.static import Static
@@ -41,7 +41,7 @@ def explain(
     compile: bool | Literal["auto"] = "auto",
     platform: Literal["cpu", "cuda", "h100"] = "cpu",
     suggest: bool = False,
-    progress: Telling = None,
+    progress: Progress = None,
 ) -> Report:
     """Report what a sharded program sends, from which line, what it stores and what it costs.
 
@@ -99,7 +99,7 @@ def explain(
     machine = None if hardware is None else find(hardware)
     static = Static.of(static_argnums, static_argnames)
     tracing = Tracing(f, mesh, in_specs, static)
-    with telling(f"explaining {name_of(f)}", progress):
+    with showing_progress(f"explaining {name_of(f)}", progress):
         doing("tracing")
         traced = tracing(args, {})
         doing("adding up what is sent, held and computed")

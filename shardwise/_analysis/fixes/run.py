@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from ..._base.calls import DEVICES, public
-from ..._base.doing import Telling, telling
+from ..._base.doing import Progress, showing_progress
 from ..._base.errors import ShardingError, name_of
 from ..._engine.static import Static
 from ..._engine.tracing import Tracing
@@ -44,7 +44,7 @@ def check(
     static_argnames: str | Iterable[str] | None = None,
     all_meshes: bool = False,
     fix: bool = True,
-    progress: Telling = None,
+    progress: Progress = None,
 ) -> Verdict:
     """Check that `f` is right on any number of devices, and locate the line if it is not.
 
@@ -100,7 +100,7 @@ def check(
     rtol, atol = (None if tolerance is None else float(tolerance) for tolerance in (rtol, atol))
     wanted = AnySize.of(mesh, "check") or wanted_meshes(mesh, "check", args)
     options = in_specs, Static.of(static_argnums, static_argnames)
-    with telling(f"checking {name_of(f)}", progress):
+    with showing_progress(f"checking {name_of(f)}", progress):
         meshes, refused = (
             wanted.small(f, args, options) if isinstance(wanted, AnySize) else (wanted, "")
         )

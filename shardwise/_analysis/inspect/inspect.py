@@ -8,7 +8,7 @@ from typing import Any
 import jax
 
 from ..._base.calls import DEVICES, public
-from ..._base.doing import Telling, doing, telling
+from ..._base.doing import Progress, doing, showing_progress
 from ..._base.errors import ArgumentError, ShardwiseError, a_type, name_of
 from ..._engine.call import SimulatedProgram, simulate_p
 from ..._engine.static import Static
@@ -31,7 +31,7 @@ def inspect(
     in_specs: Any = None,
     static_argnums: int | Iterable[int] | None = None,
     static_argnames: str | Iterable[str] | None = None,
-    progress: Telling = None,
+    progress: Progress = None,
 ) -> Inspection:
     """Return every value of a sharded program in program order, with its part on each device.
 
@@ -84,7 +84,7 @@ def inspect(
             remedy="pass an array: jnp.ones(x.shape, x.dtype). sw.check draws values for shapes; "
             "sw.prove and sw.explain need none.",
         )
-    with telling(f"inspecting {name_of(f)}", progress):
+    with showing_progress(f"inspecting {name_of(f)}", progress):
         doing("tracing")
         traced = Tracing(f, resolved, in_specs, static)(args, {})
         doing("following each value")

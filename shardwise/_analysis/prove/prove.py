@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from ..._base.calls import DEVICES, public
-from ..._base.doing import Telling, telling
+from ..._base.doing import Progress, showing_progress
 from ..._base.errors import ArgumentError, ShardingError, a_type, name_of
 from ..._engine.static import Static
 from ..._engine.tracing import Tracing
@@ -34,7 +34,7 @@ def prove(
     in_specs: Any = None,
     static_argnums: int | Iterable[int] | None = None,
     static_argnames: str | Iterable[str] | None = None,
-    progress: Telling = None,
+    progress: Progress = None,
 ) -> Proof:
     """Prove that `f` returns the same on a mesh as on one device, for all inputs.
 
@@ -97,7 +97,7 @@ def prove(
         )
     meshes = AnySize.of(mesh, "prove") or wanted_meshes(mesh, "prove", args)
     options = in_specs, Static.of(static_argnums, static_argnames)
-    with telling(f"proving {name_of(f)}", progress), within(SECONDS):
+    with showing_progress(f"proving {name_of(f)}", progress), within(SECONDS):
         return _prove(f, args, meshes, reference, run is not False, options)
 
 

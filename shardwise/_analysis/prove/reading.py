@@ -17,7 +17,7 @@ from ..._meaning import (
     has_mistakes,
     late,
     same,
-    same_in_turns,
+    same_by_iteration,
     speaks_of,
 )
 from ..._mesh import AbstractMesh, Axis, axes_of, words
@@ -132,7 +132,7 @@ class ReadProgram:
                 return [_left(old, None) for old in gaps]
             doing(f"following each device of {words(self.mesh)} by itself")
             if not entirely:
-                gaps = self._in_turns(plain, gaps, axis, budget)
+                gaps = self._by_iteration(plain, gaps, axis, budget)
                 if not any(gaps):
                     return gaps
             base = plain.reading.apart(None)
@@ -149,18 +149,20 @@ class ReadProgram:
                 gaps = [_left(old, None) for old in gaps]
         return gaps
 
-    def _in_turns(
+    def _by_iteration(
         self, plain: ReadProgram, gaps: list[list[Gap]], axis: Axis | None, left: Left
     ) -> list[list[Gap]]:
         """Compare results that are not proved again, by one iteration of every loop."""
         if not any(isinstance(op, Scan) for op in walk(self.body.ops)):
             return gaps
-        base = plain.reading.apart(None, in_turns=True)
-        reading = base and self.reading.apart(axis, base, in_turns=True)
+        base = plain.reading.apart(None, by_iteration=True)
+        reading = base and self.reading.apart(axis, base, by_iteration=True)
         if not base or not reading:
             return gaps
         rows = zip(gaps, base.results, reading.results, strict=True)
-        return [[] if old and same_in_turns(want, got, left) else old for old, want, got in rows]
+        return [
+            [] if old and same_by_iteration(want, got, left) else old for old, want, got in rows
+        ]
 
     def _ways(self) -> Iterator[tuple[Axis | None, bool]]:
         """Yield the axes to keep apart, and whether entirely; first those that the program uses."""

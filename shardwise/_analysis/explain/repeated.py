@@ -11,8 +11,8 @@ from .instead import Avoidance, code, names, replacement, sent_bytes
 def always_the_same(op: Collective, loop: Scan) -> Avoidance:
     """Return a plan for a collective that has the same result in each iteration."""
     return Avoidance(
-        "every turn",
-        f"{op.name} gives the same at each of the {loop.length} turns of the loop",
+        "every iteration",
+        f"{op.name} gives the same in each of the {loop.length} iterations of the loop",
         f"do it once, before the loop at {loop.where}.",
         (replacement(op.name, op.axes, sent_bytes(op)),),
         once=loop.length,
@@ -36,7 +36,7 @@ def added_up_only(op: Collective, loop: Scan) -> Avoidance | None:
         remedy = f"add up each device's own, and {name} the total after the loop at {loop.where}."
     return Avoidance(
         "added up",
-        f"the loop only adds up what its {loop.length} turns sum over {names(op.axes)}",
+        f"the loop only adds up what its {loop.length} iterations sum over {names(op.axes)}",
         remedy,
         (replacement(op.name, op.axes, sent_bytes(op)),),
         once=loop.length,
