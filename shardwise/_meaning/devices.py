@@ -74,12 +74,12 @@ class DeviceWalk(Walk):
         axis: Axis | None,
         reference: Walk | None = None,
         entirely: bool = False,
-        by_iteration: bool = False,
+        one_iteration: bool = False,
     ):
         super().__init__(reference)
         self.axis, self.entirely = axis, entirely
         self.push = Push()
-        self.by_iteration = by_iteration
+        self.one_iteration = one_iteration
         self.strategies = (no_iterations, DeviceWalk.by_iteration, DeviceWalk.unrolled)
 
     @property
@@ -193,7 +193,7 @@ class DeviceWalk(Walk):
 
     def by_iteration(self, loop: Loop) -> list[Value] | None:
         """Walk one iteration on each device, if requested and the carry is one value."""
-        if not self.by_iteration or loop.op.length <= 1:
+        if not self.one_iteration or loop.op.length <= 1:
             return None
         if loop.op.length > self.size:  # one round of a ring is unrolled
             likes = [v for v in loop.carry if isinstance(v, Value)]
@@ -222,7 +222,7 @@ class DeviceWalk(Walk):
 
     def iteration(self, body: Body, ins: Sequence[Any], given: Sequence[Value]) -> list[Value]:
         """Walk one iteration on each device, then cut carried values as they were before."""
-        outs = self.run(body, [self.parts(v) for v in ins] if self.by_iteration else ins)
+        outs = self.run(body, [self.parts(v) for v in ins] if self.one_iteration else ins)
         likes = [[carried, *given] for carried in given] + [[*given]] * (len(outs) - len(given))
         rows = zip(outs, likes, strict=False)
         return [self.together(v, options) if isinstance(v, Many) else v for v, options in rows]

@@ -85,16 +85,16 @@ class Reading:
         axis: Axis | None,
         plain: Meaning | None = None,
         entirely: bool = False,
-        by_iteration: bool = False,
+        one_iteration: bool = False,
     ) -> Meaning | None:
         """Read the program with the devices along an axis kept apart and its loops unrolled.
 
         `entirely`: values that are split along the axis are kept apart from the start, not only
-        where devices do different things. `by_iteration`: loops are not unrolled; one iteration is
+        where devices do different things. `one_iteration`: loops are not unrolled; one iteration is
         read for each device. Return None if the program is too long for that.
         """
         reference = plain.walk if plain is not None else None
-        device_walk = DeviceWalk(axis, reference, entirely, by_iteration)
+        device_walk = DeviceWalk(axis, reference, entirely, one_iteration)
         try:
             with T.at_most(WORK):
                 return _walked(device_walk, self.body, self.constants)

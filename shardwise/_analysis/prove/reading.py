@@ -155,8 +155,8 @@ class ReadProgram:
         """Compare results that are not proved again, by one iteration of every loop."""
         if not any(isinstance(op, Scan) for op in walk(self.body.ops)):
             return gaps
-        base = plain.reading.apart(None, by_iteration=True)
-        reading = base and self.reading.apart(axis, base, by_iteration=True)
+        base = plain.reading.apart(None, one_iteration=True)
+        reading = base and self.reading.apart(axis, base, one_iteration=True)
         if not base or not reading:
             return gaps
         rows = zip(gaps, base.results, reading.results, strict=True)
