@@ -144,7 +144,7 @@ def test_a_mistake_of_no_kind_gets_the_words_of_a_verified_fix_and_not_its_diff(
     found = judged("row_parallel", one.solution.replace("psum", "pmax"))
     assert found.pitfall is not None
     assert found.pitfall.name == "follows-the-mesh"
-    assert found.hint == 'Sum `x @ kernel` over "model".'
+    assert found.hint == "Use psum instead of pmax."
     assert "+++" not in found.text()
 
 
